@@ -4,7 +4,7 @@
 #   TORCH_BACKEND=cuda           a machine with an NVIDIA GPU: Python 3.12 and images/gpu.txt
 #   PIP_FIND_LINKS=DIR           where torch's CPU build is, if not on PyTorch's index
 #   RECIPE=FILE                  another recipe for `make demo`
-#   CHECK='--only sft'           options of `make gpu-check`; see python -m workflows.gpu_check --help
+#   CHECK='--only sft'           options of `make gpu-check`; see baton gpu-check --help
 #   WORKERS=N                    processes of `make test`; three share two cores, since they wait a third of the time
 #   TESTS="FOLDER …"             a part of the tests for `make test` and `make test-long`
 #   VENV=FOLDER                  where the environment is, if one clone has both
@@ -56,13 +56,13 @@ demo: $(READY)  ## raw text to a GRPO-tuned, published model: some 10 minutes th
 	@echo "For commands of your own, activate the environment first:  . $(BIN)/activate"
 
 gpu-check: $(READY)  ## try and time every stage on this machine's GPU; 20 minutes
-	@$(BIN)/python -m workflows.gpu_check $(CHECK)
+	@$(BIN)/baton gpu-check $(CHECK)
 
 ui: $(READY)  ## serve the lineage pages and MLflow's on http://127.0.0.1:5000/lineage
-	@$(BIN)/python -m infra.lineage
+	@$(BIN)/baton ui
 
 schedule: $(READY)  ## run continuous training by its cron expressions, without a Flyte cluster; BATON_CONTINUOUS=FILE: another recipe
-	@$(BIN)/python -m workflows.schedule
+	@$(BIN)/baton schedule
 
 gpu-environment:  ## the versions for GPUs in .venv-cuda, with the Python 3.12 that PYTHON_3_12 names; 10 GB
 	@$(MAKE) --no-print-directory .venv-cuda/ready-cuda TORCH_BACKEND=cuda VENV=.venv-cuda PYTHON=$(or $(PYTHON_3_12),python3.12)
@@ -135,7 +135,7 @@ survive: $(READY)  ## kill -9 at random moments in every kind of layout, all cha
 	$(BIN)/python -m pytest -m slow tests/posttrain/test_kills.py
 
 images: $(READY)  ## build and push the pods' images with Docker and pin them in Flyte's configuration; REGISTRY=…
-	@$(BIN)/python -m images $(REGISTRY)
+	@$(BIN)/baton images $(REGISTRY)
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check
@@ -179,6 +179,7 @@ $(READY): $(LIST) Makefile
 	@$(if $(TORCH),echo "installing $(TORCH)"; $(UV) pip install --quiet --python $(BIN)/python --no-deps $(FROM) "$(TORCH)")
 	@echo "installing $(LIST), $$(grep -c '^[a-z]' $(LIST)) packages: one to three minutes, once"
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --compile-bytecode -r $(LIST)
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
 # Every pinned list, resolved from its .in; current versions are kept while they fit (delete a list, or a line

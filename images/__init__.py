@@ -6,7 +6,7 @@ of torch and vLLM bundle it, so a node needs only NVIDIA's driver. On a laptop n
 when a workflow is registered. `images/<family>-cpu.txt` are the lists for clusters without GPUs: Python 3.11 and the
 versions of requirements.txt.
 
-`python -m images REGISTRY` builds and pushes them, and pins their digests in Flyte's configuration file:
+`baton images REGISTRY` builds and pushes them, and pins their digests in Flyte's configuration file:
 
     images:
       baton-data: REGISTRY/baton-data@sha256:…
@@ -25,10 +25,10 @@ from blake3 import blake3
 from flytekit import ImageSpec
 from flytekit.image_spec.image_spec import ImageBuildEngine
 
-from images.builder import DOCKERFILE, DockerBuilder
-from infra.commands import command
-from infra.errors import UserError
-from infra.pod import this_pod
+from baton.images.builder import DOCKERFILE, DockerBuilder
+from baton.infra.commands import command
+from baton.infra.errors import UserError
+from baton.infra.pod import this_pod
 
 BUILDER = "baton"  # Flyte's name for it
 FAMILIES = ("data", "train", "serve", "post-train")
@@ -61,14 +61,14 @@ class FamilyImage(ImageSpec):
         """Return whether its registry has it. Raises RegistryError, NoImage."""
         if not self.registry:
             raise no_images(self.name)
-        from infra.image_registry import digest_of  # pods do not have it: .flyteignore
+        from baton.infra.image_registry import digest_of  # pods do not have it: .flyteignore
 
         return digest_of(self.image_name()) is not None
 
 
 def no_images(names: str) -> NoImage:
     """Return the error that pods have no image, with the commands that provide one."""
-    build, run = command("python -m images REGISTRY"), command("pyflyte --config FILE run --remote --copy all …")
+    build, run = command("baton images REGISTRY"), command("pyflyte --config FILE run --remote --copy all …")
     return NoImage(
         f"{names}: no image is configured for these pods. `{build}` builds and pushes the images and pins them in "
         f"Flyte's configuration file; then: {run} (or name each: --image baton-data=REGISTRY/IMAGE@DIGEST)"

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 from flytekit import ImageSpec
 from flytekit.image_spec.image_spec import ImageSpecBuilder
 
-from infra.errors import UserError
-from infra.tracking.redact import redact_text
+from baton.infra.errors import UserError
+from baton.infra.tracking.redact import redact_text
 
 DOCKERFILE = Path(__file__).with_name("Dockerfile")
 # pip's variables

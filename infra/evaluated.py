@@ -16,8 +16,8 @@ from math import comb
 from statistics import fmean
 from typing import Any
 
-from infra.chance import SURE, Finding, judged
-from infra.text import change, plus_minus
+from baton.infra.chance import SURE, Finding, judged
+from baton.infra.text import change, plus_minus
 
 DOCUMENTS, COMPLETIONS, LM_EVAL = "documents.jsonl", "completions.jsonl", "lm_eval.jsonl"
 BITS = "bits_per_byte"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import parse_http_list, parse_keqv_list
 
-from infra.errors import UserError
-from infra.text import clause
+from baton.infra.errors import UserError
+from baton.infra.text import clause
 
 if TYPE_CHECKING:
     from requests import Response, Session

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from infra.errors import UserError
-from infra.placement.config import VariableName
-from infra.pod import this_pod
-from infra.process.limits import cpu_limit, memory_limit
+from baton.infra.errors import UserError
+from baton.infra.placement.config import VariableName
+from baton.infra.pod import this_pod
+from baton.infra.process.limits import cpu_limit, memory_limit
 
 SECRETS_OF_ALL = "BATON_SECRETS"  # comma-separated names of the secrets that every pod of a registration gets
 SECRETS = "baton"  # group of the Flyte secrets: a Kubernetes Secret of that name in the project-domain namespace

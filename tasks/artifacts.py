@@ -13,12 +13,12 @@ from typing import Any, ClassVar, Self
 from flytekit.types.directory import FlyteDirectory
 from pydantic import BaseModel, ConfigDict, Field, ValidatorFunctionWrapHandler, field_validator
 
-from infra.paths import located
-from infra.storage.buckets import is_bucket
-from infra.tracking.relations import Relation
-from tasks.core.manifest import ALL, ArtifactError, Manifest
-from tasks.core.packages import modules
-from tasks.core.stored import RECREATE_HINT, fetch, manifest_at
+from baton.infra.paths import located
+from baton.infra.storage.buckets import is_bucket
+from baton.infra.tracking.relations import Relation
+from baton.tasks.core.manifest import ALL, ArtifactError, Manifest
+from baton.tasks.core.packages import modules
+from baton.tasks.core.stored import RECREATE_HINT, fetch, manifest_at
 
 
 class Artifact(BaseModel):
@@ -28,7 +28,7 @@ class Artifact(BaseModel):
     model_config = ConfigDict(protected_namespaces=())
     kind: ClassVar[str] = "artifact"  # in a mapping of mixed kinds: the manifest has the actual kind and its facts
     family: ClassVar[str] = "other"  # shape on the lineage pages: data, tokenizer, model, finding, page
-    page: ClassVar[str] = "tasks.pages.about:facts"  # the function that makes its page
+    page: ClassVar[str] = "baton.tasks.pages.about:facts"  # the function that makes its page
     order: ClassVar[int] = 1000  # position of the page in a report
     relation: ClassVar[Relation] = Relation()  # to the inputs of its stage
 

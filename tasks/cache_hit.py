@@ -4,13 +4,13 @@ recorded in the execution that uses it."""
 from pathlib import Path
 from typing import Any
 
-from infra.progress import say
-from infra.storage.buckets import is_bucket
-from infra.tracking.record import note_cached
-from tasks.artifacts import Artifact, shown
-from tasks.core.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, verify
-from tasks.core.stored import check_sizes
-from tasks.stage_job import produced
+from baton.infra.progress import say
+from baton.infra.storage.buckets import is_bucket
+from baton.infra.tracking.record import note_cached
+from baton.tasks.artifacts import Artifact, shown
+from baton.tasks.core.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, verify
+from baton.tasks.core.stored import check_sizes
+from baton.tasks.stage_job import produced
 
 # digests of artifacts from jobs on other machines that this execution started
 received: set[str] = set()

@@ -4,11 +4,11 @@ If a pod of the execution made the artifact, its own record takes precedence (in
 
 from collections.abc import Iterable
 
-from infra.flyte.options import Options
-from infra.tracking.record import note_cached
-from tasks.artifacts import Artifact, shown
-from tasks.core.manifest import ArtifactError, Manifest
-from tasks.core.stored import manifest_at
+from baton.infra.flyte.options import Options
+from baton.infra.tracking.record import note_cached
+from baton.tasks.artifacts import Artifact, shown
+from baton.tasks.core.manifest import ArtifactError, Manifest
+from baton.tasks.core.stored import manifest_at
 
 
 def note_used(artifacts: Iterable[Artifact]) -> None:

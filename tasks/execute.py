@@ -7,22 +7,22 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from infra.flyte.hooks import ignored_outputs
-from infra.pod import this_pod
-from infra.pod_spec import PodSpec, in_bytes
-from infra.process.launch import EngineFailed, run_engine, sigterm_as_exit
-from infra.process.limits import MIB
-from infra.process.torchrun_env import Node, this_node
-from infra.storage.buckets import is_bucket
-from infra.tracking.record import tracked
-from tasks.artifacts import shown
-from tasks.core.deaths import earlier_death, note_death
-from tasks.core.inputs import side_by_side, view, views_of
-from tasks.core.manifest import ALL, read_manifest
-from tasks.core.offsite import Offsite
-from tasks.core.spec import Spec, StageSpec
-from tasks.finished import show
-from tasks.stage_job import NODE_0, A, StageJob, produced
+from baton.infra.flyte.hooks import ignored_outputs
+from baton.infra.pod import this_pod
+from baton.infra.pod_spec import PodSpec, in_bytes
+from baton.infra.process.launch import EngineFailed, run_engine, sigterm_as_exit
+from baton.infra.process.limits import MIB
+from baton.infra.process.torchrun_env import Node, this_node
+from baton.infra.storage.buckets import is_bucket
+from baton.infra.tracking.record import tracked
+from baton.tasks.artifacts import shown
+from baton.tasks.core.deaths import earlier_death, note_death
+from baton.tasks.core.inputs import side_by_side, view, views_of
+from baton.tasks.core.manifest import ALL, read_manifest
+from baton.tasks.core.offsite import Offsite
+from baton.tasks.core.spec import Spec, StageSpec
+from baton.tasks.finished import show
+from baton.tasks.stage_job import NODE_0, A, StageJob, produced
 
 
 def execute(job: StageJob[A]) -> A:
@@ -123,6 +123,6 @@ def _memory_of(pod: PodSpec) -> list[str]:
 
 
 def _draw_deck(title: str, output: Path) -> None:
-    from tasks.pages.deck import stage_page  # Jinja2: not on the path of --help
+    from baton.tasks.pages.deck import stage_page  # Jinja2: not on the path of --help
 
     show(title, stage_page(output))

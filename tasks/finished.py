@@ -3,18 +3,18 @@
 import shutil
 from pathlib import Path
 
-from infra.flyte.hooks import add_deck, ignored_outputs
-from infra.process.launch import is_finished
-from infra.process.torchrun_env import is_first_node, this_node
-from infra.progress import say
-from infra.storage.durable import remove
-from infra.tracking.execution import execution_id
-from infra.tracking.machine import lineage_page
-from infra.tracking.record import note_cached
-from tasks.artifacts import shown
-from tasks.core.inputs import views_of
-from tasks.core.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, verify
-from tasks.stage_job import NODE_0, A, StageJob, produced
+from baton.infra.flyte.hooks import add_deck, ignored_outputs
+from baton.infra.process.launch import is_finished
+from baton.infra.process.torchrun_env import is_first_node, this_node
+from baton.infra.progress import say
+from baton.infra.storage.durable import remove
+from baton.infra.tracking.execution import execution_id
+from baton.infra.tracking.machine import lineage_page
+from baton.infra.tracking.record import note_cached
+from baton.tasks.artifacts import shown
+from baton.tasks.core.inputs import views_of
+from baton.tasks.core.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, verify
+from baton.tasks.stage_job import NODE_0, A, StageJob, produced
 
 
 def finished(job: StageJob[A]) -> A | None:

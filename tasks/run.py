@@ -4,24 +4,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from infra.flyte.hooks import retried_by_flyte
-from infra.flyte.options import current_options
-from infra.pod import this_pod
-from infra.process.launch import Engine, EngineFailed, Launch, job_directory
-from infra.process.torchrun_env import NotPlaced
-from infra.storage.buckets import StorageError
-from tasks.artifacts import Artifact
-from tasks.cached_stages import note_upstream
-from tasks.core.earlier import has_result, has_result_of
-from tasks.core.inputs import input_key, side_by_side
-from tasks.core.offsite import offsite
-from tasks.core.spec import Spec
-from tasks.execute import execute
-from tasks.finished import finished
-from tasks.models.adapter_base import BASE
-from tasks.models.artifact import HFModel
-from tasks.stage_job import A, Reads, StageJob
-from tasks.user_code.functions import identity_by_text
+from baton.infra.flyte.hooks import retried_by_flyte
+from baton.infra.flyte.options import current_options
+from baton.infra.pod import this_pod
+from baton.infra.process.launch import Engine, EngineFailed, Launch, job_directory
+from baton.infra.process.torchrun_env import NotPlaced
+from baton.infra.storage.buckets import StorageError
+from baton.tasks.artifacts import Artifact
+from baton.tasks.cached_stages import note_upstream
+from baton.tasks.core.earlier import has_result, has_result_of
+from baton.tasks.core.inputs import input_key, side_by_side
+from baton.tasks.core.offsite import offsite
+from baton.tasks.core.spec import Spec
+from baton.tasks.execute import execute
+from baton.tasks.finished import finished
+from baton.tasks.models.adapter_base import BASE
+from baton.tasks.models.artifact import HFModel
+from baton.tasks.stage_job import A, Reads, StageJob
+from baton.tasks.user_code.functions import identity_by_text
 
 ALL_FILES, ALONE = Reads(), Launch()
 

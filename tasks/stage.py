@@ -15,18 +15,18 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 from flytekit import Cache, HashMethod, ImageSpec, task
 
-from infra.flyte.hooks import POD_ENVIRONMENT
-from infra.flyte.install import install
-from infra.flyte.options import OPTIONS, Options, running_with
-from infra.paths import quiet
-from infra.pod_spec import FAMILIES, PodSpec, check_gpus, check_secrets, secrets_variable
-from infra.process.launch import Engine
-from infra.storage.disk_errors import disk_errors_named
-from infra.tracking.record import failure_recorded
-from tasks.artifacts import Artifact
-from tasks.core.manifest import text_digest
-from tasks.core.spec import Spec, StageSpec
-from tasks.stage_task import Stage
+from baton.infra.flyte.hooks import POD_ENVIRONMENT
+from baton.infra.flyte.install import install
+from baton.infra.flyte.options import OPTIONS, Options, running_with
+from baton.infra.paths import quiet
+from baton.infra.pod_spec import FAMILIES, PodSpec, check_gpus, check_secrets, secrets_variable
+from baton.infra.process.launch import Engine
+from baton.infra.storage.disk_errors import disk_errors_named
+from baton.infra.tracking.record import failure_recorded
+from baton.tasks.artifacts import Artifact
+from baton.tasks.core.manifest import text_digest
+from baton.tasks.core.spec import Spec, StageSpec
+from baton.tasks.stage_task import Stage
 
 A = TypeVar("A", bound=Artifact)
 

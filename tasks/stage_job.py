@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from infra.process.launch import Engine, Launch
-from tasks.artifacts import Artifact
-from tasks.core.manifest import ALL
-from tasks.core.offsite import Offsite
-from tasks.core.spec import Spec
+from baton.infra.process.launch import Engine, Launch
+from baton.tasks.artifacts import Artifact
+from baton.tasks.core.manifest import ALL
+from baton.tasks.core.offsite import Offsite
+from baton.tasks.core.spec import Spec
 
 A = TypeVar("A", bound=Artifact)
 

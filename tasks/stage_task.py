@@ -15,23 +15,23 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from infra.flyte.cache import recomputed
-from infra.flyte.options import OPTIONS, Options
-from infra.flyte.placed_run import in_job, is_job
-from infra.flyte.pod_template import warn_of_missing_resources
-from infra.flyte.task import FlyteTask, is_compiling, register
-from infra.pod import this_pod
-from infra.pod_spec import PodSpec
-from infra.process.launch import Engine
-from infra.progress import say
-from infra.storage.buckets import storage_of
-from infra.storage.disk_errors import disk_errors_named
-from tasks import cache_hit
-from tasks.artifacts import Artifact
-from tasks.core.manifest import ArtifactError
-from tasks.core.spec import Spec, StageSpec
-from tasks.core.stored import send
-from tasks.models.artifact import HFModel
+from baton.infra.flyte.cache import recomputed
+from baton.infra.flyte.options import OPTIONS, Options
+from baton.infra.flyte.placed_run import in_job, is_job
+from baton.infra.flyte.pod_template import warn_of_missing_resources
+from baton.infra.flyte.task import FlyteTask, is_compiling, register
+from baton.infra.pod import this_pod
+from baton.infra.pod_spec import PodSpec
+from baton.infra.process.launch import Engine
+from baton.infra.progress import say
+from baton.infra.storage.buckets import storage_of
+from baton.infra.storage.disk_errors import disk_errors_named
+from baton.tasks import cache_hit
+from baton.tasks.artifacts import Artifact
+from baton.tasks.core.manifest import ArtifactError
+from baton.tasks.core.spec import Spec, StageSpec
+from baton.tasks.core.stored import send
+from baton.tasks.models.artifact import HFModel
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from infra.progress import say_once
+from baton.infra.progress import say_once
 from tests.source import ROOT
 
 if TYPE_CHECKING:

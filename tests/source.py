@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-HOUSE = ("images", "infra", "tasks", "workflows", "tests")
+HOUSE = ("baton", "images", "infra", "tasks", "workflows", "tests")
 EXAMPLES = {path.stem for path in (ROOT / "workflows/recipes").rglob("*.py")}  # they import each other by these names
 
 
@@ -24,6 +25,12 @@ def files(*folders: str) -> list[Path]:
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
 
 
+def copy(folder: Path, *names: str) -> None:
+    """Copy top-level folders of the project into `folder`, with the namespace's links."""
+    for name in ("baton", *names):
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+
+
 def module_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -31,9 +38,9 @@ def module_name(path: Path) -> str:
 
 @cache
 def imports(path: Path) -> frozenset[str]:
-    """Return every module that a file imports, at its top or inside a function. For `from a import b` these are a and
-    a.b, since b may be a module."""
-    return frozenset(_imports(ast.parse(path.read_text())))
+    """Return every module that a file imports, at its top or inside a function, those of this project without `baton.`.
+    For `from a import b` these are a and a.b, since b may be a module."""
+    return frozenset(map(_short, _imports(ast.parse(path.read_text()))))
 
 
 def _imports(tree: ast.AST) -> Iterator[str]:
@@ -46,16 +53,22 @@ def _imports(tree: ast.AST) -> Iterator[str]:
 
 
 def modules_of(path: Path) -> set[str]:
-    """Return the modules that a file imports, at its top or inside a function. For `from a import b` this is a.b if
-    that is a module of this project, and otherwise a."""
+    """Return the modules that a file imports, as `imports`, but for `from a import b` only a.b if that is a module of
+    this project, and otherwise a."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
     plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level]
-    return plain | {
+    names = plain | {
         f"{node.module}.{alias.name}" if _is_ours(f"{node.module}.{alias.name}") else str(node.module)
         for node in froms
         for alias in node.names
     }
+    return set(map(_short, names))
+
+
+def _short(name: str) -> str:
+    """Return the name of a module without the namespace, under which the top-level folders are imported."""
+    return re.sub(rf"^baton\.(?=({'|'.join(HOUSE)})\b)", "", name)
 
 
 def _is_ours(module: str) -> bool:

@@ -186,7 +186,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 def test_starting_up_loads_no_heavy_library(tmp_path: Path) -> None:
     """Otherwise `pyflyte run … --help` would not answer within seconds. In a home with a registry, the launch plans
     read it."""
-    program = "import sys, workflows.pretrain_to_rl, workflows.launch_plans; print(*sys.modules)"
+    program = "import sys, baton.workflows.pretrain_to_rl, baton.workflows.launch_plans; print(*sys.modules)"
     alone = os.environ | {"BATON_HOME": str(tmp_path)}
     ended = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=alone, capture_output=True, text=True, check=True

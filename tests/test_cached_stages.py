@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.flyte.options import Options
-from infra.tracking.execution import current_execution
-from infra.tracking.spool import StageRun, read_stage, stage_folders
-from tasks.cached_stages import note_upstream, note_used
-from tasks.core.manifest import read_manifest, write_manifest
+from baton.infra.flyte.options import Options
+from baton.infra.tracking.execution import current_execution
+from baton.infra.tracking.spool import StageRun, read_stage, stage_folders
+from baton.tasks.cached_stages import note_upstream, note_used
+from baton.tasks.core.manifest import read_manifest, write_manifest
 from tests.stage.chain import Text
 from tests.tracking.conftest import empty_store, home
 

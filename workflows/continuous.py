@@ -15,18 +15,18 @@ import json
 
 from flytekit import workflow
 
-import workflows.recipe.file  # noqa: F401 - reports problems of a recipe file
-from infra.errors import UserError
-from infra.progress import say
-from infra.storage.disk_errors import disk_errors_named
-from infra.text import number, size
-from infra.tracking.execution import execution_id, mark_last
-from tasks.data.artifact import Corpus, TokenizedCorpus, Tokenizer
-from tasks.models.artifact import HFModel
-from tasks.promote.artifact import Decision, Promotion
-from workflows.continuous_training import calls
-from workflows.continuous_training.calls import NEW_TEXT, SERVING, Night
-from workflows.continuous_training.generations import (
+import baton.workflows.recipe.file  # noqa: F401 - reports problems of a recipe file
+from baton.infra.errors import UserError
+from baton.infra.progress import say
+from baton.infra.storage.disk_errors import disk_errors_named
+from baton.infra.text import number, size
+from baton.infra.tracking.execution import execution_id, mark_last
+from baton.tasks.data.artifact import Corpus, TokenizedCorpus, Tokenizer
+from baton.tasks.models.artifact import HFModel
+from baton.tasks.promote.artifact import Decision, Promotion
+from baton.workflows.continuous_training import calls
+from baton.workflows.continuous_training.calls import NEW_TEXT, SERVING, Night
+from baton.workflows.continuous_training.generations import (
     champion,
     data_sets,
     generations,
@@ -36,13 +36,13 @@ from workflows.continuous_training.generations import (
     replayed,
     tokens_of,
 )
-from workflows.continuous_training.lock import exclusive
-from workflows.continuous_training.recipe import ContinuousRecipe
-from workflows.continuous_training.replay import source_weights, unweighted
-from workflows.dag.dynamic_part import dag_part
-from workflows.dag.post_training import BASE
-from workflows.dag.recorded import begin
-from workflows.dag.walk import walk
+from baton.workflows.continuous_training.lock import exclusive
+from baton.workflows.continuous_training.recipe import ContinuousRecipe
+from baton.workflows.continuous_training.replay import source_weights, unweighted
+from baton.workflows.dag.dynamic_part import dag_part
+from baton.workflows.dag.post_training import BASE
+from baton.workflows.dag.recorded import begin
+from baton.workflows.dag.walk import walk
 
 
 @workflow

@@ -1,10 +1,10 @@
 """Every field of a recipe, with its default, its bounds and its meaning. The sections from `grow` on are for
 workflows/continuous.py.
 
-python -m workflows.describe             all sections
-python -m workflows.describe pretrain    one section, field (pretrain.model), method (sft) or stage (evaluate-base)
-python -m workflows.describe --markdown > docs/reference/recipe.md
-python -m workflows.describe --json-schema > workflows/recipes/schema.json
+baton describe             all sections
+baton describe pretrain    one section, field (pretrain.model), method (sft) or stage (evaluate-base)
+baton describe --markdown > docs/reference/recipe.md
+baton describe --json-schema > workflows/recipes/schema.json
 """
 
 import json
@@ -20,15 +20,15 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from infra.placement.config import Placement
-from infra.pod_spec import PodSpec
-from tasks.data.curate_spec import CurateStep
-from tasks.data.spec import CorpusSpec
-from tasks.posttrain.methods import METHODS
-from tasks.rewards.spec import RewardSpec
-from workflows.continuous_training.recipe import SECTIONS, ContinuousRecipe
-from workflows.recipe import Recipe
-from workflows.recipe.error import models_in
+from baton.infra.placement.config import Placement
+from baton.infra.pod_spec import PodSpec
+from baton.tasks.data.curate_spec import CurateStep
+from baton.tasks.data.spec import CorpusSpec
+from baton.tasks.posttrain.methods import METHODS
+from baton.tasks.rewards.spec import RewardSpec
+from baton.workflows.continuous_training.recipe import SECTIONS, ContinuousRecipe
+from baton.workflows.recipe import Recipe
+from baton.workflows.recipe.error import models_in
 
 SOURCES: tuple[type[BaseModel], ...] = get_args(CorpusSpec.model_fields["source"].annotation)
 FIELDS = ContinuousRecipe.model_fields | Recipe.model_fields  # an ordinary recipe's where both have one
@@ -40,7 +40,7 @@ TABLE = "| field | default | values | meaning |\n|---|---|---|---|"
 INTRODUCTION = """\
 # Recipe fields
 
-<!-- Generated: python -m workflows.describe --markdown > docs/reference/recipe.md -->
+<!-- Generated: baton describe --markdown > docs/reference/recipe.md -->
 
 A recipe is one YAML file made of these fields and sections; a section that is left out is a stage that does not run.
 `grow`, `promotion`, `refresh` and `schedule` are for [continuous training](../continuous.md)."""
@@ -288,7 +288,3 @@ def _bounds(field: FieldInfo) -> str:
     limits = [(type(item), item) for item in field.metadata if type(item) in SIGNS]
     signs = [f"{SIGNS[kind]} {getattr(item, kind.__name__.lower())}" for kind, item in limits]
     return " | ".join(options) if len(options) > 1 else ", ".join(signs)
-
-
-if __name__ == "__main__":
-    main()

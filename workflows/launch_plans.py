@@ -1,6 +1,6 @@
 """The launch plans: which workflow runs when, on which recipe.
 
-    pyflyte --config FILE register workflows --activate-launchplans --version "$(python -m workflows.version FILE)"
+    pyflyte --config FILE register workflows --activate-launchplans --version "$(baton version FILE)"
     make schedule    on this machine, without a Flyte cluster
 
 BATON_CONTINUOUS names the recipe; the default is workflows/recipes/continuous.yaml. It is fixed at registration: a
@@ -14,15 +14,15 @@ from typing import Any
 
 from flytekit import CronSchedule, Email, LaunchPlan, WorkflowExecutionPhase
 
-from infra.flyte.command_line import registration
-from infra.flyte.hooks import one_at_a_time
-from infra.progress import say
-from workflows.checks.run_context import for_a_cluster
-from workflows.checks.table import checked
-from workflows.cluster.remote import checked_for
-from workflows.continuous import continue_training, refresh_rl
-from workflows.continuous_training.recipe import ContinuousRecipe
-from workflows.recipe.text import load
+from baton.infra.flyte.command_line import registration
+from baton.infra.flyte.hooks import one_at_a_time
+from baton.infra.progress import say
+from baton.workflows.checks.run_context import for_a_cluster
+from baton.workflows.checks.table import checked
+from baton.workflows.cluster.remote import checked_for
+from baton.workflows.continuous import continue_training, refresh_rl
+from baton.workflows.continuous_training.recipe import ContinuousRecipe
+from baton.workflows.recipe.text import load
 
 RECIPE = "BATON_CONTINUOUS"
 DEFAULT = Path(__file__).parent / "recipes/continuous.yaml"

@@ -8,16 +8,16 @@ for one that is off. `dag` is the same without the tracking record, to inspect w
 
 from flytekit import workflow
 
-import workflows.recipe.file  # noqa: F401 - reports problems of a recipe file
-from infra.storage.disk_errors import disk_errors_named
-from infra.tracking.execution import execution_id
-from tasks.report.artifact import Report
-from workflows.checks.table import fits_together
-from workflows.dag.calls import calls
-from workflows.dag.dynamic_part import dag_part
-from workflows.dag.recorded import begin
-from workflows.dag.walk import walk
-from workflows.recipe import Recipe, context_of
+import baton.workflows.recipe.file  # noqa: F401 - reports problems of a recipe file
+from baton.infra.storage.disk_errors import disk_errors_named
+from baton.infra.tracking.execution import execution_id
+from baton.tasks.report.artifact import Report
+from baton.workflows.checks.table import fits_together
+from baton.workflows.dag.calls import calls
+from baton.workflows.dag.dynamic_part import dag_part
+from baton.workflows.dag.recorded import begin
+from baton.workflows.dag.walk import walk
+from baton.workflows.recipe import Recipe, context_of
 
 
 def dag(recipe: Recipe) -> Report:

@@ -1,8 +1,8 @@
 """Roll back the champion.
 
-python -m workflows.rollback NAME                make the previous version champion; repeat to undo
-python -m workflows.rollback NAME --to VERSION   make an earlier champion champion again
-python -m workflows.rollback NAME --show         show the champions and their terms; changes nothing
+baton rollback NAME                make the previous version champion; repeat to undo
+baton rollback NAME --to VERSION   make an earlier champion champion again
+baton rollback NAME --show         show the champions and their terms; changes nothing
 
 An alias `champion` that was deleted is set again with --to.
 
@@ -12,10 +12,10 @@ versions that it does not descend from, and the text that they brought, are set 
 
 import click
 
-from infra.commands import command
-from infra.errors import UserError
-from infra.tracking.store import check_reachable
-from tasks.core.job import StageError
+from baton.infra.commands import command
+from baton.infra.errors import UserError
+from baton.infra.tracking.store import check_reachable
+from baton.tasks.core.job import StageError
 
 
 @click.command(help=__doc__.replace("\n\n", "\n\n\b\n", 1))
@@ -25,9 +25,9 @@ from tasks.core.job import StageError
 )
 @click.option("--show", is_flag=True, help="Show the champions and their terms, and change nothing.")
 def main(name: str, to: int | None, show: bool) -> None:
-    from tasks.promote.ledger import generations
-    from tasks.publish.aliases import CHAMPION, Version, is_open, terms, version_at, versions
-    from tasks.publish.champion import roll_back
+    from baton.tasks.promote.ledger import generations
+    from baton.tasks.publish.aliases import CHAMPION, Version, is_open, terms, version_at, versions
+    from baton.tasks.publish.champion import roll_back
 
     check_reachable()
 
@@ -61,9 +61,5 @@ def main(name: str, to: int | None, show: bool) -> None:
     previous = f"; `previous` is now {label(was)}" if was != now else ""
     click.echo(f"champion of {name}: {label(now)}{previous}")
     if aside:
-        undo = command(f"python -m workflows.rollback {name}")
+        undo = command(f"baton rollback {name}")
         click.echo(f"set aside: {aside} (to undo: {undo})")
-
-
-if __name__ == "__main__":
-    main()

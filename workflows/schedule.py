@@ -1,6 +1,6 @@
 """Start the launch plans by their cron expressions, without a Flyte cluster: `make schedule`.
 
-    python -m workflows.schedule [--recipe FILE] [--now] [--list]
+    baton schedule [--recipe FILE] [--now] [--list]
 
 One run at a time, each in its own process (`pyflyte run` of the launch plan). A run that falls due while another is
 running, or while the machine is suspended, starts once afterwards; one that fell before this was started does not, and
@@ -20,9 +20,9 @@ from pathlib import Path
 import click
 from croniter import croniter
 
-from infra.errors import UserError
-from infra.process.launch import sigterm_as_exit
-from infra.progress import say
+from baton.infra.errors import UserError
+from baton.infra.process.launch import sigterm_as_exit
+from baton.infra.progress import say
 
 POLL_S = 30.0  # longest sleep: the clock is checked again after a suspend
 SET_BACK = timedelta(hours=1)  # a clock that was this far ahead was wrong; after smaller steps nothing starts twice
@@ -53,9 +53,9 @@ def due(plans: list[Plan], since: datetime, now: datetime) -> list[Plan]:
 
 def plans_of(recipe: Path) -> list[Plan]:
     """The plans of a recipe's file. Raises RecipeError."""
-    from workflows.continuous_training.recipe import ContinuousRecipe  # imports many specs: not for --help
-    from workflows.recipe.error import RecipeError
-    from workflows.recipe.text import load
+    from baton.workflows.continuous_training.recipe import ContinuousRecipe  # imports many specs: not for --help
+    from baton.workflows.recipe.error import RecipeError
+    from baton.workflows.recipe.text import load
 
     read = load(recipe, ContinuousRecipe.model_validate)
     if problems := read.schedule.problems():
@@ -140,8 +140,8 @@ def main(recipe: Path | None, now: bool, only_list: bool) -> None:
     """Start the launch plans by their cron expressions, until Ctrl-C."""
     if recipe:
         os.environ["BATON_CONTINUOUS"] = str(recipe.absolute())
-    from workflows import launch_plans  # imports Flyte: not for --help
-    from workflows.checks.machine import checked_here
+    from baton.workflows import launch_plans  # imports Flyte: not for --help
+    from baton.workflows.checks.machine import checked_here
 
     plans = plans_of(launch_plans.path())
     show(plans)
@@ -153,7 +153,3 @@ def main(recipe: Path | None, now: bool, only_list: bool) -> None:
     for plan in plans if now else ():
         run_plan(plan)
     run_forever(plans, run_plan, reread=lambda plans: reread(plans, launch_plans.path()))
-
-
-if __name__ == "__main__":
-    main()

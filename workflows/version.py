@@ -1,7 +1,7 @@
 """Print a version for registering the launch plans, derived from all that goes into what is registered: the code, the
 recipe, the images that Flyte's configuration FILE names, BATON_SECRETS, and the same options --env.
 
-    pyflyte --config FILE register workflows --activate-launchplans --version "$(python -m workflows.version FILE)"
+    pyflyte --config FILE register workflows --activate-launchplans --version "$(baton version FILE)"
 
 The same of these gives the same version, so registering twice changes nothing (Flyte never replaces a version, and
 refuses another content under a known one).
@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from infra.pod_spec import secrets_of_all
-from infra.tracking.code import code_version
-from tasks.core.manifest import text_digest
-from workflows.checks.run_context import for_a_cluster
-from workflows.continuous_training.recipe import ContinuousRecipe
+from baton.infra.pod_spec import secrets_of_all
+from baton.infra.tracking.code import code_version
+from baton.tasks.core.manifest import text_digest
+from baton.workflows.checks.run_context import for_a_cluster
+from baton.workflows.continuous_training.recipe import ContinuousRecipe
 
 
 def version(recipe: ContinuousRecipe, images: Mapping[str, str] = {}, environment: Sequence[str] = ()) -> str:
@@ -35,11 +35,7 @@ def main(config: str | None, environment: Sequence[str]) -> None:
     from flytekit.configuration import ImageConfig
 
     with for_a_cluster():
-        from workflows.launch_plans import recipe  # read when it is imported
+        from baton.workflows.launch_plans import recipe  # read when it is imported
 
         named = ImageConfig.auto(config_file=config).images or []
         click.echo(version(recipe(), {image.name: image.full for image in named}, environment))
-
-
-if __name__ == "__main__":
-    main()

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from infra.text import number
+from baton.infra.text import number
 
 Points = list[tuple[float, float]]  # (step, value), by step
 

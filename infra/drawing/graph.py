@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from infra.drawing.graph_layout import layered
-from infra.text import brief
+from baton.infra.drawing.graph_layout import layered
+from baton.infra.text import brief
 
 if TYPE_CHECKING:
-    from infra.lineage.ancestry import Run  # pods lack the pages
+    from baton.infra.lineage.ancestry import Run  # pods lack the pages
 
 WIDTH, CARD, PILL, SEAM = 136.0, 46.0, 22.0, 3.0
 ACROSS, DOWN, MARGIN = 34.0, 18.0, 10.0  # gaps between boxes, and the margin

@@ -16,7 +16,7 @@ from flytekit.exceptions.base import FlyteException
 from flytekit.remote import FlyteRemote
 from flytekit.tools.fast_registration import FastPackageOptions
 
-from infra.text import clause
+from baton.infra.text import clause
 
 ERRORS = (FlyteException, grpc.RpcError, OSError, ValueError, AssertionError)  # raised for a cluster's faults
 ANSWER_S = 10.0

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from flytekit.core.local_cache import LocalTaskCache
 from flytekit.models.literals import LiteralMap
 
-from infra.errors import UserError, move_aside
-from infra.paths import baton_home
-from infra.progress import say
-from infra.storage.disk_errors import disk_errors_named, disk_refused
+from baton.infra.errors import UserError, move_aside
+from baton.infra.paths import baton_home
+from baton.infra.progress import say
+from baton.infra.storage.disk_errors import disk_errors_named, disk_refused
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ def get(task: str, *key: Any) -> LiteralMap | None:
     stage runs again or reuses its finished job."""
     with _errors_named():
         try:
-            outputs: LiteralMap | None = _get(task, *key)
+            outputs: LiteralMap | None = _get(_name(task), *key)
         except (sqlite3.Error, OSError):
             raise
         except Exception as error:  # pickle and protobuf may raise any exception for damaged data
@@ -48,9 +48,14 @@ def get(task: str, *key: Any) -> LiteralMap | None:
     return outputs if outputs is None or len(outputs.literals) == 1 else None
 
 
-def put(*entry: Any) -> None:
+def put(task: str, *entry: Any) -> None:
     with _errors_named():
-        _set(*entry)
+        _set(_name(task), *entry)
+
+
+def _name(task: str) -> str:
+    """Return a task's name in the cache. Entries of earlier versions have the name without the namespace."""
+    return task.removeprefix("baton.")
 
 
 def recomputed(compute: Callable[[], T]) -> T:

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from infra.errors import UserError
+from baton.infra.errors import UserError
 
 
 def registration() -> Any:
@@ -19,7 +19,7 @@ def registration() -> Any:
         return None
     options = context.params
     if options["version"] == "":  # the output of a failed command in its place
-        raise UserError("--version is empty: run `python -m workflows.version FILE` alone to see why")
+        raise UserError("--version is empty: run `baton version FILE` alone to see why")
     return SimpleNamespace(
         config_file=context.obj.get(CTX_CONFIG_FILE),
         image_config=options["image_config"],

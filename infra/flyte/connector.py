@@ -33,27 +33,27 @@ from flytekit.models.task import TaskExecutionMetadata, TaskTemplate
 from sky import exceptions
 from sky.schemas.api.responses import ManagedJobRecord
 
-from infra.commands import command
-from infra.errors import UserError
-from infra.flyte.options import OPTIONS, Options
-from infra.image_registry import absent
-from infra.placement import api_server
-from infra.placement.api_server import AWAY, UNANSWERED
-from infra.placement.background_queries import BackgroundQueries
-from infra.placement.config import NO_IMAGE, TASK_TYPE, Placement
-from infra.placement.failure import failure
-from infra.placement.job import STORAGE, Order, sky_task
-from infra.placement.prices import ordered
-from infra.placement.record import message, over_limit, unchecked_limit, where, with_machine
-from infra.placement.skypilot import sky
-from infra.placement.waiting import BACKOFF, STARTING, FailedLaunch, failed_launch, waits_for
-from infra.pod import execution_name
-from infra.progress import say
-from infra.storage.buckets import storage_of
-from infra.tracking.machine import lineage_page
-from infra.tracking.placement_tags import note
-from infra.tracking.redact import redact_text
-from infra.tracking.store import PushFailed
+from baton.infra.commands import command
+from baton.infra.errors import UserError
+from baton.infra.flyte.options import OPTIONS, Options
+from baton.infra.image_registry import absent
+from baton.infra.placement import api_server
+from baton.infra.placement.api_server import AWAY, UNANSWERED
+from baton.infra.placement.background_queries import BackgroundQueries
+from baton.infra.placement.config import NO_IMAGE, TASK_TYPE, Placement
+from baton.infra.placement.failure import failure
+from baton.infra.placement.job import STORAGE, Order, sky_task
+from baton.infra.placement.prices import ordered
+from baton.infra.placement.record import message, over_limit, unchecked_limit, where, with_machine
+from baton.infra.placement.skypilot import sky
+from baton.infra.placement.waiting import BACKOFF, STARTING, FailedLaunch, failed_launch, waits_for
+from baton.infra.pod import execution_name
+from baton.infra.progress import say
+from baton.infra.storage.buckets import storage_of
+from baton.infra.tracking.machine import lineage_page
+from baton.infra.tracking.placement_tags import note
+from baton.infra.tracking.redact import redact_text
+from baton.infra.tracking.store import PushFailed
 
 ANSWER_S = 3.0  # Flyte's timeout for a connector's response is 10 s
 RETRY_S = 2.0  # interval of attempts to cancel
@@ -424,7 +424,7 @@ def _beside_raw_data(template: TaskTemplate) -> str:
 def refuse_absent(image: str) -> None:
     """Raise UserError if an image is not in its registry, since SkyPilot would repeatedly rent machines for it."""
     if image and absent([image.removeprefix("docker:")]):
-        fix = f"push it (`{command('python -m images REGISTRY')}` for Baton's own), or correct placement.image"
+        fix = f"push it (`{command('baton images REGISTRY')}` for Baton's own), or correct placement.image"
         raise UserError(f"{image} is not in its registry: {fix}")
 
 

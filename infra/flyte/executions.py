@@ -12,12 +12,12 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
-from infra.errors import UserError
-from infra.text import clause
-from infra.tracking.mlflow_records import FLYTE_TAG, PARENT_TAG, SEEN_TAG
-from infra.tracking.push import runs_with
-from infra.tracking.redact import redact_text
-from infra.tracking.spool import FAILED, FINISHED, KILLED, RUNNING
+from baton.infra.errors import UserError
+from baton.infra.text import clause
+from baton.infra.tracking.mlflow_records import FLYTE_TAG, PARENT_TAG, SEEN_TAG
+from baton.infra.tracking.push import runs_with
+from baton.infra.tracking.redact import redact_text
+from baton.infra.tracking.spool import FAILED, FINISHED, KILLED, RUNNING
 
 EXECUTION_TAG = "baton.execution"
 LOST_S = 6 * 3600.0  # time without a sign of life of any pod, since a pod may wait for a machine for hours

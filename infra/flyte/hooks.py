@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
-from infra.errors import UserError, sentence
-from infra.tracking.redact import redact_text
+from baton.infra.errors import UserError, sentence
+from baton.infra.tracking.redact import redact_text
 
 T = TypeVar("T")
 

@@ -31,9 +31,9 @@ from flytekit.models.types import LiteralType
 from flytekit.remote.remote import FlyteRemote
 from pydantic import BaseModel
 
-from infra.flyte import cache
-from infra.flyte.hooks import LOG_LEVEL, POD_ENVIRONMENT, WITHOUT_SESSIONS, error_text
-from infra.pod_spec import secrets_of_all
+from baton.infra.flyte import cache
+from baton.infra.flyte.hooks import LOG_LEVEL, POD_ENVIRONMENT, WITHOUT_SESSIONS, error_text
+from baton.infra.pod_spec import secrets_of_all
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from infra.placement.config import Placement
-from infra.pod_spec import PodSpec
+from baton.infra.placement.config import Placement
+from baton.infra.pod_spec import PodSpec
 
 OPTIONS = "options"  # name of the input
 

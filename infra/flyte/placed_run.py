@@ -24,19 +24,19 @@ from flytekit.extend.backend.utils import is_terminal_phase
 from flytekit.tools.fast_registration import FastPackageOptions, fast_package
 from flytekit.tools.ignore import StandardIgnore
 
-from infra.errors import UserError
-from infra.flyte.hooks import job_signal_handlers, quiet_s3
-from infra.placement.config import MACHINE_FAULT, NO_IMAGE, UNUSED, Placement
-from infra.placement.machine import ending_together, may_restart
-from infra.placement.mirror import Mirror, sending
-from infra.pod import this_pod
-from infra.process.launch import EngineFailed
-from infra.progress import ProgressBar, say, say_end
-from infra.storage.buckets import storage_of
-from infra.tracking.code import PROJECT, code_version
-from infra.tracking.execution import current_execution, execution_id, wake
-from infra.tracking.remote_run import JOB, add_placement, end_record, is_recorded, progress_of
-from infra.tracking.spool import FAILED, KILLED, execution_folder
+from baton.infra.errors import UserError
+from baton.infra.flyte.hooks import job_signal_handlers, quiet_s3
+from baton.infra.placement.config import MACHINE_FAULT, NO_IMAGE, UNUSED, Placement
+from baton.infra.placement.machine import ending_together, may_restart
+from baton.infra.placement.mirror import Mirror, sending
+from baton.infra.pod import this_pod
+from baton.infra.process.launch import EngineFailed
+from baton.infra.progress import ProgressBar, say, say_end
+from baton.infra.storage.buckets import storage_of
+from baton.infra.tracking.code import PROJECT, code_version
+from baton.infra.tracking.execution import current_execution, execution_id, wake
+from baton.infra.tracking.remote_run import JOB, add_placement, end_record, is_recorded, progress_of
+from baton.infra.tracking.spool import FAILED, KILLED, execution_folder
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ def image_of(image: ImageSpec, settings: SerializationSettings, is_placed: bool)
 def jobs_from_here(placement: Placement) -> Iterator[None]:
     """Let jobs in the body get their inputs and this project's code through the placement's storage, and let SIGTERM
     cancel them, like Ctrl-C."""
-    import infra.flyte.connector  # noqa: F401 - registers itself; imports SkyPilot
+    import baton.infra.flyte.connector  # noqa: F401 - registers itself; imports SkyPilot
 
     quiet_s3()
     storage = storage_of(placement.storage)
@@ -120,7 +120,7 @@ def cancel(connector: Any, job: Any) -> None:
 
 async def follow(connector: Any, job: Any, title: str, placement: Placement | None) -> Resource:
     """Poll until a job has ended, and show its state and the engine's progress. Raises PlacementFailed."""
-    from infra.placement.record import summary  # imports SkyPilot
+    from baton.infra.placement.record import summary  # imports SkyPilot
 
     reported, polled = "", -POLL_S
     bar, execution, succeeded, end_summary = None, current_execution(title), False, ""

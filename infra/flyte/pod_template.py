@@ -6,10 +6,10 @@ from flytekit import Secret
 from flytekit.models.security import SecurityContext
 from flytekit.models.task import Container, K8sPod
 
-from infra.errors import UserError
-from infra.pod_spec import SECRETS, PodSpec, short_of
-from infra.process.launch import STOP_GRACE
-from infra.progress import say
+from baton.infra.errors import UserError
+from baton.infra.pod_spec import SECRETS, PodSpec, short_of
+from baton.infra.process.launch import STOP_GRACE
+from baton.infra.progress import say
 
 PRIMARY = "primary"  # the container's name in our pod specs
 

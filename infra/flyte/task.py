@@ -18,12 +18,12 @@ from flytekit.models.literals import LiteralMap
 from flytekit.models.security import SecurityContext
 from flytekit.models.task import Container, K8sPod
 
-from infra.flyte.cache import get
-from infra.flyte.hooks import with_task_type
-from infra.flyte.placed_run import cancel, follow, image_of, is_of_this_execution, job_settings, jobs_from_here
-from infra.flyte.pod_template import PRIMARY, check_one_template, k8s_pod, security_context
-from infra.placement.config import TASK_TYPE, Placement
-from infra.pod_spec import PodSpec
+from baton.infra.flyte.cache import get
+from baton.infra.flyte.hooks import with_task_type
+from baton.infra.flyte.placed_run import cancel, follow, image_of, is_of_this_execution, job_settings, jobs_from_here
+from baton.infra.flyte.pod_template import PRIMARY, check_one_template, k8s_pod, security_context
+from baton.infra.placement.config import TASK_TYPE, Placement
+from baton.infra.pod_spec import PodSpec
 
 C = TypeVar("C")
 

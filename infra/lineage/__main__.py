@@ -9,8 +9,8 @@ import warnings
 
 import click
 
-from infra.tracking.__main__ import close_ended_executions, deliver, undelivered
-from infra.tracking.store import artifact_location, prepare_client, shown_uri, tracking_uri
+from baton.infra.tracking.command import close_ended_executions, deliver, undelivered
+from baton.infra.tracking.store import artifact_location, prepare_client, shown_uri, tracking_uri
 
 LOCAL = ("127.0.0.1", "localhost", "::1", "[::1]")  # the last as requests name it
 
@@ -35,8 +35,8 @@ def main(host: str, port: int, store: str | None, without_mlflow: bool) -> None:
             click.echo(str(error), err=True)
     import uvicorn
 
-    from infra.lineage.app import MOUNT, alone, with_mlflow
-    from infra.lineage.database import open_database
+    from baton.infra.lineage.app import MOUNT, alone, with_mlflow
+    from baton.infra.lineage.database import open_database
 
     open_database().dispose()  # fails before MLflow's imports, which take seconds
     if not without_mlflow:

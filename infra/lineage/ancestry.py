@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
-from infra.lineage.liveness import LIVE
-from infra.tracking.relations import Relation, recorded
+from baton.infra.lineage.liveness import LIVE
+from baton.infra.tracking.relations import Relation, recorded
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Lineage from Python:
 
-    from infra.lineage.api import Lineage
+    from baton.infra.lineage.api import Lineage
 
     lineage = Lineage()                        # the store of MLFLOW_TRACKING_URI, by default Baton's
     lineage.ancestors("3f2a…")                 # artifacts and runs, nearest first
@@ -12,13 +12,13 @@ A digest may be shortened to 6 characters or more; an unknown one raises Unknown
 
 from typing import Any
 
-from infra.drawing.graph import Artifact
-from infra.lineage.ancestry import Run
-from infra.lineage.artifacts import describe
-from infra.lineage.database import open_database
-from infra.lineage.diff import Difference, difference
-from infra.lineage.graph import Graph
-from infra.lineage.openlineage import events
+from baton.infra.drawing.graph import Artifact
+from baton.infra.lineage.ancestry import Run
+from baton.infra.lineage.artifacts import describe
+from baton.infra.lineage.database import open_database
+from baton.infra.lineage.diff import Difference, difference
+from baton.infra.lineage.graph import Graph
+from baton.infra.lineage.openlineage import events
 
 
 class Lineage:

@@ -25,14 +25,14 @@ from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from infra.lineage import files
-from infra.lineage.database import open_database
-from infra.lineage.executions import LONGEST_QUERY, QueryRefused
-from infra.lineage.graph import UnknownNode
-from infra.lineage.openlineage import events
-from infra.lineage.pages import Page, Pages
-from infra.text import brief, count, duration, encodable, measure, number, share, size, value, words
-from infra.tracking.redact import redact_text
+from baton.infra.lineage import files
+from baton.infra.lineage.database import open_database
+from baton.infra.lineage.executions import LONGEST_QUERY, QueryRefused
+from baton.infra.lineage.graph import UnknownNode
+from baton.infra.lineage.openlineage import events
+from baton.infra.lineage.pages import Page, Pages
+from baton.infra.text import brief, count, duration, encodable, measure, number, share, size, value, words
+from baton.infra.tracking.redact import redact_text
 
 MOUNT = "/lineage"
 HERE = Path(__file__).parent
@@ -67,7 +67,7 @@ def with_mlflow(store: str | None = None) -> Any:
     """MLflow's own server with Baton's pages at /lineage: one port for both. Raises LineageUnavailable."""
     from mlflow.server.fastapi_app import create_fastapi_app
 
-    import infra.tracking.sqlite  # noqa: F401 - lets MLflow's engine open the store's file, but never create it
+    import baton.infra.tracking.sqlite  # noqa: F401 - lets MLflow's engine open the store's file, but never create it
 
     app = create_fastapi_app()
     app.router.routes[:0] = _routes(store, mlflow=True)  # before MLflow's own app, which is mounted at /

@@ -4,10 +4,10 @@ from collections.abc import Collection
 
 from sqlalchemy.engine import Connection
 
-from infra.drawing.graph import Artifact
-from infra.lineage import facts
-from infra.lineage.graph import Graph
-from infra.tracking.mlflow_records import SHOWN_TAG
+from baton.infra.drawing.graph import Artifact
+from baton.infra.lineage import facts
+from baton.infra.lineage.graph import Graph
+from baton.infra.tracking.mlflow_records import SHOWN_TAG
 
 KIND = "baton.output.kind"
 MODEL = "model"  # the family

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from infra.lineage.facts import json_or
+from baton.infra.lineage.facts import json_or
 
 SHOWN = 100  # characters of each end of a value that was cut
 _FILE = re.compile(r'.*\.source\."(.+\.py)"')  # quoted, as flatten.py does

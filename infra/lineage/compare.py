@@ -10,18 +10,18 @@ from typing import Any
 import yaml
 from sqlalchemy.engine import Connection
 
-from infra import evaluated
-from infra.chance import FEWEST
-from infra.drawing.charts import Points, curves
-from infra.drawing.graph import Artifact
-from infra.lineage import facts, files, reproduce
-from infra.lineage.ancestry import Run
-from infra.lineage.artifacts import describe
-from infra.lineage.diff import difference
-from infra.lineage.graph import Graph
-from infra.lineage.measured import Setting
-from infra.lineage.summaries import Row, artifact_row, execution_link, findings
-from infra.tracking.redact import redact
+from baton.infra import evaluated
+from baton.infra.chance import FEWEST
+from baton.infra.drawing.charts import Points, curves
+from baton.infra.drawing.graph import Artifact
+from baton.infra.lineage import facts, files, reproduce
+from baton.infra.lineage.ancestry import Run
+from baton.infra.lineage.artifacts import describe
+from baton.infra.lineage.diff import difference
+from baton.infra.lineage.graph import Graph
+from baton.infra.lineage.measured import Setting
+from baton.infra.lineage.summaries import Row, artifact_row, execution_link, findings
+from baton.infra.tracking.redact import redact
 
 FILES = (evaluated.DOCUMENTS, evaluated.COMPLETIONS, evaluated.LM_EVAL)
 Values = dict[Setting, "_Value"]  # values of one metric, by the data and settings of the measurement

@@ -7,13 +7,13 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from infra.drawing.charts import Points, curves
-from infra.lineage import facts
-from infra.lineage.ancestry import Run
-from infra.lineage.graph import Graph
-from infra.lineage.measured import Setting, breaks_of, setting
-from infra.lineage.registry import scores_of
-from infra.lineage.summaries import Row, execution_link
+from baton.infra.drawing.charts import Points, curves
+from baton.infra.lineage import facts
+from baton.infra.lineage.ancestry import Run
+from baton.infra.lineage.graph import Graph
+from baton.infra.lineage.measured import Setting, breaks_of, setting
+from baton.infra.lineage.registry import scores_of
+from baton.infra.lineage.summaries import Row, execution_link
 
 CHAMPION = "champion"
 EXECUTIONS = 200  # the newest ones are shown

@@ -13,10 +13,10 @@ from sqlalchemy import Engine, NullPool, bindparam, column, create_engine, event
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from infra.errors import UserError
-from infra.tracking.redact import redact_text
-from infra.tracking.sqlite_file import check_file, store_file
-from infra.tracking.store import TrackingUnreachable, tracking_uri, was_used
+from baton.infra.errors import UserError
+from baton.infra.tracking.redact import redact_text
+from baton.infra.tracking.sqlite_file import check_file, store_file
+from baton.infra.tracking.store import TrackingUnreachable, tracking_uri, was_used
 
 A_QUERY = 900  # values in one IN (…); SQLite's limit is 999
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from sqlalchemy.engine import Connection
 
-from infra.lineage import code, facts, files
-from infra.lineage.graph import Graph
-from infra.tracking.flatten import flatten
+from baton.infra.lineage import code, facts, files
+from baton.infra.lineage.graph import Graph
+from baton.infra.tracking.flatten import flatten
 
 CONTEXT = 3  # unchanged lines around a change
 MOST_LINES = 2000  # limit for the difference of one file

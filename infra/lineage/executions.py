@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from infra.lineage import facts
-from infra.lineage.graph import Execution, Graph
-from infra.lineage.summaries import Row, execution_rows
+from baton.infra.lineage import facts
+from baton.infra.lineage.graph import Execution, Graph
+from baton.infra.lineage.summaries import Row, execution_rows
 
 A_PAGE = 50  # executions
 LONGEST_QUERY = 400  # characters of a search

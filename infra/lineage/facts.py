@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import func, literal, or_, select
 from sqlalchemy.engine import Connection
 
-from infra.drawing.charts import LARGEST, Points
-from infra.lineage.database import (
+from baton.infra.drawing.charts import LARGEST, Points
+from baton.infra.lineage.database import (
     ALIASES,
     LATEST,
     METRICS,
@@ -23,9 +23,9 @@ from infra.lineage.database import (
     among,
     rows,
 )
-from infra.tracking.mlflow_names import mlflow_name, original_name
-from infra.tracking.mlflow_records import METRIC_TAG, OUTPUT
-from infra.tracking.set_aside import set_aside
+from baton.infra.tracking.mlflow_names import mlflow_name, original_name
+from baton.infra.tracking.mlflow_records import METRIC_TAG, OUTPUT
+from baton.infra.tracking.set_aside import set_aside
 
 DEEPEST = 50  # levels of JSON
 END_OF_TIME = 253_402_300_799.0  # 9999-12-31T23:59:59Z

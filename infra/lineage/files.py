@@ -12,9 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from infra.lineage.facts import from_json, json_or
-from infra.paths import home_path, located
-from infra.tracking.redact import KEY_CHARACTERS, hide_keys, redact, redact_lines, redact_parts, redact_text
+from baton.infra.lineage.facts import from_json, json_or
+from baton.infra.paths import home_path, located
+from baton.infra.tracking.redact import KEY_CHARACTERS, hide_keys, redact, redact_lines, redact_parts, redact_text
 
 LARGEST = 4 << 20  # bytes of a JSON file that is shown
 LARGEST_LINES = 64 << 20  # bytes of a .jsonl file whose lines are compared

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from sqlalchemy import Engine, and_, case, func, or_, select
 from sqlalchemy.engine import Connection
 
-from infra.lineage.ancestry import Ancestry, Run
-from infra.lineage.database import AFTER_INPUTS, INPUTS, RUNS, TAGS, among, rows
-from infra.lineage.facts import seconds
-from infra.lineage.liveness import LIVE, local_status
-from infra.tracking.mlflow_records import SHOWN_TAG
-from infra.tracking.relations import Relation
+from baton.infra.lineage.ancestry import Ancestry, Run
+from baton.infra.lineage.database import AFTER_INPUTS, INPUTS, RUNS, TAGS, among, rows
+from baton.infra.lineage.facts import seconds
+from baton.infra.lineage.liveness import LIVE, local_status
+from baton.infra.tracking.mlflow_records import SHOWN_TAG
+from baton.infra.tracking.relations import Relation
 
 KIND, RELATION, RELATED_TO = (f"{SHOWN_TAG}{name}" for name in ("kind", "relation", "related_to"))
 MANY = 400  # more changed runs than this are read faster in one pass over the tags

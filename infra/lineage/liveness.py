@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from infra.paths import home_path
-from infra.tracking.spool import RUNNING, RecordDamaged, is_alive, read_execution
+from baton.infra.paths import home_path
+from baton.infra.tracking.spool import RUNNING, RecordDamaged, is_alive, read_execution
 
 LIVE = ("RUNNING", "SCHEDULED")
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from infra.lineage import facts
-from infra.lineage.ancestry import Run
-from infra.lineage.graph import Graph
+from baton.infra.lineage import facts
+from baton.infra.lineage.ancestry import Run
+from baton.infra.lineage.graph import Graph
 
 NAMESPACE = "baton"
 PRODUCER = "urn:baton"

@@ -11,17 +11,17 @@ import yaml
 from sqlalchemy import Engine
 from sqlalchemy.engine import Connection
 
-from infra.drawing.charts import Points, curves
-from infra.drawing.graph import Box, Marks, draw
-from infra.lineage import code, facts, files, reproduce, subgraph
-from infra.lineage.ancestry import Run
-from infra.lineage.artifacts import describe, described_by
-from infra.lineage.compare import choices, comparison
-from infra.lineage.dashboard import dashboard, recipes_evaluated
-from infra.lineage.executions import Filters, executions_page
-from infra.lineage.graph import FOLD, Execution, Graph, UnknownNode
-from infra.lineage.registry import registered, versions_of
-from infra.lineage.summaries import (
+from baton.infra.drawing.charts import Points, curves
+from baton.infra.drawing.graph import Box, Marks, draw
+from baton.infra.lineage import code, facts, files, reproduce, subgraph
+from baton.infra.lineage.ancestry import Run
+from baton.infra.lineage.artifacts import describe, described_by
+from baton.infra.lineage.compare import choices, comparison
+from baton.infra.lineage.dashboard import dashboard, recipes_evaluated
+from baton.infra.lineage.executions import Filters, executions_page
+from baton.infra.lineage.graph import FOLD, Execution, Graph, UnknownNode
+from baton.infra.lineage.registry import registered, versions_of
+from baton.infra.lineage.summaries import (
     SILENT,
     artifact_row,
     execution_link,
@@ -34,10 +34,10 @@ from infra.lineage.summaries import (
     stages_to_come,
     time_left,
 )
-from infra.tracking.flatten import flatten
-from infra.tracking.machine import flyte_page
-from infra.tracking.mlflow_records import OUTPUT
-from infra.tracking.relations import DESCRIBED, Relation
+from baton.infra.tracking.flatten import flatten
+from baton.infra.tracking.machine import flyte_page
+from baton.infra.tracking.mlflow_records import OUTPUT
+from baton.infra.tracking.relations import DESCRIBED, Relation
 
 LIVE_CURVES = ("loss", "validation_loss", "reward", "kl")  # on an execution's page, of the stages that run
 REPORT = "report.html"

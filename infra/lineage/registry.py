@@ -6,14 +6,14 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from infra.drawing.charts import curves
-from infra.lineage import facts
-from infra.lineage.ancestry import Run
-from infra.lineage.artifacts import describe
-from infra.lineage.graph import Graph
-from infra.lineage.measured import breaks_of, setting
-from infra.lineage.summaries import artifact_row
-from infra.tracking.set_aside import OUTCOME_TAG, REFUSED_TAG, ROLLED_BACK, TERMS_TAG
+from baton.infra.drawing.charts import curves
+from baton.infra.lineage import facts
+from baton.infra.lineage.ancestry import Run
+from baton.infra.lineage.artifacts import describe
+from baton.infra.lineage.graph import Graph
+from baton.infra.lineage.measured import breaks_of, setting
+from baton.infra.lineage.summaries import artifact_row
+from baton.infra.tracking.set_aside import OUTCOME_TAG, REFUSED_TAG, ROLLED_BACK, TERMS_TAG
 
 SCORE = "baton.eval."  # + name: a metric's value
 MOST = 6  # metrics in a table or drawn

@@ -8,10 +8,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from infra.lineage.facts import DEEPEST, json_or
-from infra.tracking.flatten import names_of
-from infra.tracking.mlflow_records import CODE_TAGS, RECIPE_TAG, REPOSITORY_TAG, joined_text
-from infra.tracking.redact import SETUP_DIGEST, redact, redact_code
+from baton.infra.lineage.facts import DEEPEST, json_or
+from baton.infra.tracking.flatten import names_of
+from baton.infra.tracking.mlflow_records import CODE_TAGS, RECIPE_TAG, REPOSITORY_TAG, joined_text
+from baton.infra.tracking.redact import SETUP_DIGEST, redact, redact_code
 
 COMMIT = re.compile(r"[0-9a-f]{7,64}")
 RECIPE, DIFF = "recipe.json", "repository.diff"
@@ -19,9 +19,9 @@ LAUNCH_PLANS, RECIPE_VARIABLE = "launch_plans.py", "BATON_CONTINUOUS"  # its com
 CONTINUOUS = (LAUNCH_PLANS, "continuous.py")
 POD_COMMANDS = ("pyflyte-execute", "pyflyte-fast-execute")  # in the first pod of an execution on a cluster
 FIRST_TASKS = {  # module and task of the first pod -> the file and workflow that a client runs
-    ("workflows.pretrain_to_rl", "stages"): ("workflows/pretrain_to_rl.py", "pretrain_to_rl"),
-    ("workflows.continuous", "ingest"): ("workflows/continuous.py", "continue_training"),
-    ("workflows.continuous", "refresh"): ("workflows/continuous.py", "refresh_rl"),
+    ("baton.workflows.pretrain_to_rl", "stages"): ("workflows/pretrain_to_rl.py", "pretrain_to_rl"),
+    ("baton.workflows.continuous", "ingest"): ("workflows/continuous.py", "continue_training"),
+    ("baton.workflows.continuous", "refresh"): ("workflows/continuous.py", "refresh_rl"),
 }
 WORKFLOWS = ("pretrain_to_rl.py", *CONTINUOUS)  # Baton's own files
 CONTINUES = (

@@ -9,8 +9,8 @@ when its node's id is in `opened`.
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from infra.drawing.graph import Box
-from infra.lineage.graph import FOLD, Graph
+from baton.infra.drawing.graph import Box
+from baton.infra.lineage.graph import FOLD, Graph
 
 FEW = 4  # children of one title that are all shown
 SHOWN = 3  # if there are more, the newest ones

@@ -7,12 +7,12 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from infra.drawing.graph import Artifact
-from infra.lineage import facts
-from infra.lineage.ancestry import Run
-from infra.lineage.graph import Execution, Graph
-from infra.lineage.measured import setting
-from infra.tracking.mlflow_records import OUTPUT, PLAN_TAG, SEEN_TAG
+from baton.infra.drawing.graph import Artifact
+from baton.infra.lineage import facts
+from baton.infra.lineage.ancestry import Run
+from baton.infra.lineage.graph import Execution, Graph
+from baton.infra.lineage.measured import setting
+from baton.infra.tracking.mlflow_records import OUTPUT, PLAN_TAG, SEEN_TAG
 
 VALIDATION = "validation_loss"
 FINDINGS = ("eval_report", "conversion_audit", "endpoint")  # kinds

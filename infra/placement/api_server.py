@@ -13,11 +13,11 @@ from sky.server.common import RequestId, get_server_url
 from sky.server.requests.request_names import RequestName
 from sky.server.requests.requests import RequestStatus
 
-from infra.placement.background_queries import BackgroundQueries
-from infra.placement.job import OUTPUT_PREFIX
-from infra.placement.skypilot import sky
-from infra.text import uncoloured
-from infra.tracking.redact import redact_text
+from baton.infra.placement.background_queries import BackgroundQueries
+from baton.infra.placement.job import OUTPUT_PREFIX
+from baton.infra.placement.skypilot import sky
+from baton.infra.text import uncoloured
+from baton.infra.tracking.redact import redact_text
 
 LOG_PATIENCE_S = 20.0
 KEY_LINES = 200  # read before the shown lines, since a private key may begin there

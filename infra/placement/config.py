@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from infra.paths import baton_home
+from baton.infra.paths import baton_home
 
 TASK_TYPE = "skypilot"  # Flyte's type of a placed task, which the connector service runs
 MACHINE_FAULT = 75  # the job's exit code (EX_TEMPFAIL) if a restart may help: SkyPilot recovers the job

@@ -8,14 +8,14 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from infra.errors import UserError
-from infra.paths import QUIET
-from infra.placement.config import MACHINE_FAULT, Placement
-from infra.placement.machine import ATTEMPT, NODES, RESTARTS, START
-from infra.storage.buckets import is_bucket
-from infra.tracking.redact import redact
-from infra.tracking.remote_run import CODE, JOB
-from infra.tracking.store import passed_on
+from baton.infra.errors import UserError
+from baton.infra.paths import QUIET
+from baton.infra.placement.config import MACHINE_FAULT, Placement
+from baton.infra.placement.machine import ATTEMPT, NODES, RESTARTS, START
+from baton.infra.storage.buckets import is_bucket
+from baton.infra.tracking.redact import redact
+from baton.infra.tracking.remote_run import CODE, JOB
+from baton.infra.tracking.store import passed_on
 
 OUTPUT_PREFIX = "BATON_OUTPUT_PREFIX"
 STORAGE = "BATON_STORAGE"
@@ -69,7 +69,7 @@ for pause in 5 30 0; do
 done
 [ -z "$stopped" ] || [ $ended -eq 0 ] || exit {MACHINE_FAULT}
 [ -e infra/placement/machine.py ] || exit $ended
-python3 -m infra.placement.machine $ended
+python3 -m baton.infra.placement.machine $ended
 exit $?
 """
 
@@ -88,7 +88,7 @@ class Order:
 def sky_task(
     name: str, order: Order, resources: dict[str, Any], command: list[str], output_prefix: str
 ) -> dict[str, Any]:
-    """SkyPilot's YAML for a job on `resources` (infra.placement.prices.ordered). Secrets come from this process's
+    """SkyPilot's YAML for a job on `resources` (baton.infra.placement.prices.ordered). Secrets come from this process's
     environment. Raises UserError."""
     placement = Placement.model_validate(order.placement)
     places = [choice.get("infra", "") for choice in resources.get("ordered", [])]

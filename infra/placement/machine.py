@@ -12,8 +12,8 @@ end the rest with SIGTERM and report 143 for all of them, and Ray would kill the
         <round>/failed                   the stage has failed on one machine: the others stop
 
 After a recovery, the round has another name, so that it sees nothing of the previous one. On the job's
-machines, job.py's script runs `python3 -m infra.placement.machine CODE` after the stage has ended with that code, and
-exits with the code of this process.
+machines, job.py's script runs `python3 -m baton.infra.placement.machine CODE` after the stage has ended with that
+code, and exits with the code of this process.
 """
 
 import contextvars
@@ -26,10 +26,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from infra.placement.config import MACHINE_FAULT
-from infra.progress import say
-from infra.storage import buckets
-from infra.storage.buckets import StorageError, storage_of
+from baton.infra.placement.config import MACHINE_FAULT
+from baton.infra.progress import say
+from baton.infra.storage import buckets
+from baton.infra.storage.buckets import StorageError, storage_of
 
 # in the environment of a job's machines
 ATTEMPT, NODES, RESTARTS, START = "BATON_ATTEMPT", "BATON_NODES", "BATON_RESTARTS", "BATON_START"

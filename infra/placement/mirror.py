@@ -20,16 +20,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from infra.paths import baton_home
-from infra.process.launch import Terminated
-from infra.progress import NOTICES, say
-from infra.storage import buckets
-from infra.storage.buckets import StorageError, is_bucket, storage_of, with_retries
-from infra.storage.durable import replacement
-from infra.tracking.execution import execution_id
-from infra.tracking.redact import hide_keys, redact_lines
-from infra.tracking.remote_run import JOB, stages_of
-from infra.tracking.spool import (
+from baton.infra.paths import baton_home
+from baton.infra.process.launch import Terminated
+from baton.infra.progress import NOTICES, say
+from baton.infra.storage import buckets
+from baton.infra.storage.buckets import StorageError, is_bucket, storage_of, with_retries
+from baton.infra.storage.durable import replacement
+from baton.infra.tracking.execution import execution_id
+from baton.infra.tracking.redact import hide_keys, redact_lines
+from baton.infra.tracking.remote_run import JOB, stages_of
+from baton.infra.tracking.spool import (
     FINISHED,
     StageRun,
     execution_folder,

@@ -18,10 +18,10 @@ from sky.clouds.cloud import CloudCapability, CloudImplementationFeatures
 from sky.utils.registry import CLOUD_REGISTRY
 from sky.utils.resources_utils import make_launchables_for_valid_region_zones
 
-from infra.placement.config import Placement, is_rented
-from infra.placement.skypilot import sky
-from infra.progress import say
-from infra.text import clause
+from baton.infra.placement.config import Placement, is_rented
+from baton.infra.placement.skypilot import sky
+from baton.infra.progress import say
+from baton.infra.text import clause
 
 SHOWN = 10  # places, in a plan
 MOST = 40  # places in a job's order; SkyPilot's time for a failover grows with their square

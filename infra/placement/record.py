@@ -6,9 +6,9 @@ from typing import Any
 import requests
 from sky.schemas.api.responses import ManagedJobRecord
 
-from infra.placement.config import Placement
-from infra.placement.skypilot import sky
-from infra.text import brief
+from baton.infra.placement.config import Placement
+from baton.infra.placement.skypilot import sky
+from baton.infra.text import brief
 
 # SkyPilot's description of a job's machines: "2x[spot](gpus=H100:8, cpus=192, mem=2048, p5.48xlarge, disk=256)"
 DESCRIBED = re.compile(r"(?P<nodes>\d+)x(?P<spot>\[spot\])?\((?P<words>.*)\)")

@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from sky.schemas.api.responses import ManagedJobRecord
 
-from infra.text import clause
+from baton.infra.text import clause
 
 STARTING = ("PENDING", "SUBMITTED", "STARTING", "RECOVERING")  # statuses in which SkyPilot looks for machines
 BACKOFF = "ALIVE_BACKOFF"  # schedule state between two launches

@@ -1,6 +1,6 @@
 """Call a function in a separate process, which runs a user's code or loads libraries that its parent must not load.
 
-    answer = ask("tasks.rows.first", spec.model_dump_json(), limit_s=60)
+    answer = ask("baton.tasks.rows.first", spec.model_dump_json(), limit_s=60)
 
 and in that module
 
@@ -20,10 +20,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from infra.process.logs import end_of
-from infra.process.parent_watchdog import end_with_launcher
-from infra.process.process_group import start_group, stop_group
-from infra.tracking.redact import redact_text
+from baton import SEARCH_PATH
+from baton.infra.process.logs import end_of
+from baton.infra.process.parent_watchdog import end_with_launcher
+from baton.infra.process.process_group import start_group, stop_group
+from baton.infra.tracking.redact import redact_text
 
 REQUEST, ANSWER, LOG, WORK = "request", "answer.json", "log.txt", "work"  # in the process's folder
 SHOWN_CHARACTERS = 500  # of its output
@@ -39,8 +40,7 @@ class ChildTooSlow(ChildFailed):
 
 def ask(module: str, request: str, limit_s: float) -> Any:
     """Return the answer of `python -m module FOLDER`. Raises ChildFailed."""
-    root = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [*SEARCH_PATH, os.environ.get("PYTHONPATH")]))
     with TemporaryDirectory(prefix="baton-") as name:
         folder = Path(name)
         (folder / REQUEST).write_text(request)

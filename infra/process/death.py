@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
-from infra.tracking.redact import redact_text
+from baton.infra.tracking.redact import redact_text
 
 VARYING = re.compile(r"\S*[\d/\\]\S*")  # words with addresses, process ids, times, temporary paths
 LONGEST = 300  # characters of an error that are compared

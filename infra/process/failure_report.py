@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.pod import this_pod
-from infra.process.death import Death, death, unvarying
-from infra.process.limits import MIB, memory_kills, memory_limit
-from infra.process.logs import LINES, UNWRITTEN, LogReader, tail
-from infra.process.supervisor import Supervisor, read_result
-from infra.storage.disk_errors import NO_SPACE, disk_refused
-from infra.tracking.redact import redact_text
+from baton.infra.pod import this_pod
+from baton.infra.process.death import Death, death, unvarying
+from baton.infra.process.limits import MIB, memory_kills, memory_limit
+from baton.infra.process.logs import LINES, UNWRITTEN, LogReader, tail
+from baton.infra.process.supervisor import Supervisor, read_result
+from baton.infra.storage.disk_errors import NO_SPACE, disk_refused
+from baton.infra.tracking.redact import redact_text
 
 FULL_DISK_BYTES = 1 << 20  # with less free space than this, the message names the disk as a cause too
 TERMINATED = {-signal.SIGTERM, 128 + signal.SIGTERM}  # exit codes of ranks that torchrun ended
@@ -27,7 +27,7 @@ ROOT_CAUSE_SIGNALS = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGI
 NO_GPU_MEMORY = re.compile(r"\b(CUDA|HIP) out of memory")
 SMALLER = (
     "the GPU's memory is full: lower layout.micro_batch, recompute activations, or use more or larger GPUs "
-    "(`python -m workflows.plan RECIPE` estimates the memory)"
+    "(`baton plan RECIPE` estimates the memory)"
 )
 RANK_PREFIX = re.compile(r"^\[rank\d+\]: ")
 

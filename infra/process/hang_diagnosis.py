@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.process.heartbeat import Beat, rank_file
+from baton.infra.process.heartbeat import Beat, rank_file
 
 ANSWER_S = 2.0  # a responsive process dumps its stacks within milliseconds
 SHOWN_FRAMES = 5

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from infra.process.process_id import UNKNOWN, exists, start_time
+from baton.infra.process.process_id import UNKNOWN, exists, start_time
 
 # In the order in which a rank passes through them between two steps
 Phase = Literal[

@@ -26,23 +26,24 @@ from typing import IO, Any
 
 from blake3 import blake3
 
-from infra.errors import UserError
-from infra.paths import baton_home
-from infra.pod import this_pod
-from infra.process.death import Death
-from infra.process.failure_report import Failure, diagnose
-from infra.process.file_lock import lock
-from infra.process.limits import prefer_oom_kill
-from infra.process.logs import LogReader, node_log, wait_for_earlier
-from infra.process.peers import FirstNode, Peers
-from infra.process.process_group import start_group, stop_group
-from infra.process.supervisor import Supervisor, read_result
-from infra.process.torchrun_env import ADDRESS, Node, this_node
-from infra.progress import NOTICES, ProgressBar, say
-from infra.storage.buckets import is_bucket
-from infra.storage.durable import make_folder, write_json
-from infra.tracking.redact import redact_text
-from infra.tracking.remote_run import JOB
+from baton import SEARCH_PATH
+from baton.infra.errors import UserError
+from baton.infra.paths import baton_home
+from baton.infra.pod import this_pod
+from baton.infra.process.death import Death
+from baton.infra.process.failure_report import Failure, diagnose
+from baton.infra.process.file_lock import lock
+from baton.infra.process.limits import prefer_oom_kill
+from baton.infra.process.logs import LogReader, node_log, wait_for_earlier
+from baton.infra.process.peers import FirstNode, Peers
+from baton.infra.process.process_group import start_group, stop_group
+from baton.infra.process.supervisor import Supervisor, read_result
+from baton.infra.process.torchrun_env import ADDRESS, Node, this_node
+from baton.infra.progress import NOTICES, ProgressBar, say
+from baton.infra.storage.buckets import is_bucket
+from baton.infra.storage.durable import make_folder, write_json
+from baton.infra.tracking.redact import redact_text
+from baton.infra.tracking.remote_run import JOB
 
 STOP_GRACE = "BATON_STOP_GRACE_S"  # from SIGTERM to SIGKILL, if another program sends SIGKILL
 STOP_GRACE_S = 60.0  # on this machine
@@ -247,7 +248,7 @@ def _succeeded(returncode: int, job_dir: Path, peers: Peers) -> bool:
 
 def _module_path() -> dict[str, str]:
     """Let an engine import Baton's modules in any working directory, and none from the working directory itself."""
-    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]
+    paths = [*SEARCH_PATH, os.environ.get("PYTHONPATH")]
     return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONSAFEPATH": "1"}
 
 

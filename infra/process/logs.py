@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
-from infra.text import shown
-from infra.tracking.redact import redact_text
+from baton.infra.text import shown
+from baton.infra.tracking.redact import redact_text
 
 LINES = 20  # the end of a log, shown for a failure
 LINE = 500  # characters shown of each

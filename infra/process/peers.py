@@ -11,8 +11,8 @@ import socket
 import time
 from pathlib import Path
 
-from infra.process.heartbeat import Beat, read_beats
-from infra.progress import say
+from baton.infra.process.heartbeat import Beat, read_beats
+from baton.infra.progress import say
 
 LOOK_S = 5.0  # interval between reads of the other machines' heartbeats, perhaps on a network file system
 CONNECT_S = 2.0  # the launcher does nothing else meanwhile

@@ -10,8 +10,8 @@ import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from typing import IO, Any
 
-from infra.process.parent_watchdog import LAUNCHED
-from infra.process.process_id import UNKNOWN, start_time
+from baton.infra.process.parent_watchdog import LAUNCHED
+from baton.infra.process.process_id import UNKNOWN, start_time
 
 
 def start_group(

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from infra.process.file_lock import lock
-from infra.process.hang_diagnosis import Hang, collect_stacks, judge
-from infra.process.heartbeat import Beat, rank_file, read_beats
-from infra.process.limits import memory_kills
-from infra.process.peers import Peers
-from infra.process.process_group import kill_group
-from infra.process.process_id import is_running
+from baton.infra.process.file_lock import lock
+from baton.infra.process.hang_diagnosis import Hang, collect_stacks, judge
+from baton.infra.process.heartbeat import Beat, rank_file, read_beats
+from baton.infra.process.limits import memory_kills
+from baton.infra.process.peers import Peers
+from baton.infra.process.process_group import kill_group
+from baton.infra.process.process_id import is_running
 
 # From the first failure until the other ranks are killed. They have nothing to save, since a checkpoint needs all
 # ranks; it gives them time to log, and torchrun to see which one failed first.

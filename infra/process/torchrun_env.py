@@ -4,7 +4,7 @@ variables: NODE_RANK, MASTER_ADDR, MASTER_PORT."""
 import os
 from dataclasses import dataclass
 
-from infra.errors import UserError
+from baton.infra.errors import UserError
 
 VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 COLLECTIVE_S = 7 * 86400  # torch's timeout: launchers find a hung rank by heartbeats, and a long save is no hang

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import filterfalse
 from pathlib import Path
 
-from infra.sandbox.program import MIB, Limits
+from baton.infra.sandbox.program import MIB, Limits
 
 NOBODY = 65534
 _NOBODY_IDS = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]

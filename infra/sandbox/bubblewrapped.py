@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from infra.sandbox import bubblewrap, seccomp
-from infra.sandbox.cgroup import Cgroup, delegated
-from infra.sandbox.program import MIB, Limits
-from infra.sandbox.worker import Worker, interpreter, rlimits
+from baton.infra.sandbox import bubblewrap, seccomp
+from baton.infra.sandbox.cgroup import Cgroup, delegated
+from baton.infra.sandbox.program import MIB, Limits
+from baton.infra.sandbox.worker import Worker, interpreter, rlimits
 
 START_S = 60.0  # until bubblewrap reports its child, on a busy machine
 

@@ -9,7 +9,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 
-from infra.sandbox.program import MIB, Limits
+from baton.infra.sandbox.program import MIB, Limits
 
 OWN_MB = 48  # memory that bubblewrap and the runner use
 _ROOT = Path("/sys/fs/cgroup")

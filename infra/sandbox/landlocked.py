@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from infra.sandbox import bubblewrap, seccomp
-from infra.sandbox.program import MIB, Limits, NoSandbox
-from infra.sandbox.worker import Worker, interpreter, rlimits
+from baton.infra.sandbox import bubblewrap, seccomp
+from baton.infra.sandbox.program import MIB, Limits, NoSandbox
+from baton.infra.sandbox.worker import Worker, interpreter, rlimits
 
 READABLE = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/dev/null", "/dev/zero", "/dev/urandom")
 MOST_PROCESSES = 1

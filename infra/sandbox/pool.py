@@ -6,9 +6,9 @@ from threading import get_ident
 from types import TracebackType
 from typing import Self
 
-from infra.sandbox.program import Program, Result
-from infra.sandbox.sandbox import Sandbox
-from infra.sandbox.worker import Worker
+from baton.infra.sandbox.program import Program, Result
+from baton.infra.sandbox.sandbox import Sandbox
+from baton.infra.sandbox.worker import Worker
 
 
 class Pool:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 
-from infra.errors import UserError
+from baton.infra.errors import UserError
 
 MIB = 1 << 20
 

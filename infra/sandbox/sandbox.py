@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from infra.sandbox import bubblewrap, bubblewrapped, landlocked
-from infra.sandbox.program import Limits, NoSandbox, Program, Result
-from infra.sandbox.self_test import Start, faults
-from infra.sandbox.worker import Worker
+from baton.infra.sandbox import bubblewrap, bubblewrapped, landlocked
+from baton.infra.sandbox.program import Limits, NoSandbox, Program, Result
+from baton.infra.sandbox.self_test import Start, faults
+from baton.infra.sandbox.worker import Worker
 
 KINDS: dict[str, Start] = {"bubblewrap": bubblewrapped.start, "sandlock": landlocked.start}
 _MISSING = {"bubblewrap": bubblewrap.missing, "sandlock": landlocked.missing}

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from infra.sandbox.program import MIB, Limits, NoSandbox, Program
-from infra.sandbox.worker import Worker
+from baton.infra.sandbox.program import MIB, Limits, NoSandbox, Program
+from baton.infra.sandbox.worker import Worker
 
 BUSY_S = 300.0  # enough on a busy machine: a secure sandbox ends within seconds
 LIMITS = Limits(wall_s=BUSY_S, cpu_s=10, memory_mb=192, output_kb=16, disk_mb=1, files=20)

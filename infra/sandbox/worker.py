@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Protocol, Self
 
-from infra.sandbox.program import MIB, Limits, NoSandbox, Program, Result
+from baton.infra.sandbox.program import MIB, Limits, NoSandbox, Program, Result
 
 RUNNER = Path(__file__).with_name("runner.py").read_text()
 START_S = 300.0  # until a sandbox is ready, on a busy machine

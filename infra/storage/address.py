@@ -19,11 +19,11 @@ from typing import IO, Any, cast
 
 from blake3 import blake3
 
-from infra.paths import cache_folder
-from infra.storage import buckets as storage
-from infra.storage.buckets import StorageError, check_bucket, file_system, is_bucket, with_retries
-from infra.storage.cached_folder import cached_folder
-from infra.storage.durable import write_text
+from baton.infra.paths import cache_folder
+from baton.infra.storage import buckets as storage
+from baton.infra.storage.buckets import StorageError, check_bucket, file_system, is_bucket, with_retries
+from baton.infra.storage.cached_folder import cached_folder
+from baton.infra.storage.durable import write_text
 
 DIGEST = "#blake3="
 _DIGEST = re.compile(f"{DIGEST}([0-9a-f]{{64}})$")

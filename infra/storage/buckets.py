@@ -19,12 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from infra.errors import UserError
-from infra.paths import baton_home
-from infra.pod import this_pod
-from infra.progress import say
-from infra.storage.durable import make_folder, replacement
-from infra.text import clause, size
+from baton.infra.errors import UserError
+from baton.infra.paths import baton_home
+from baton.infra.pod import this_pod
+from baton.infra.progress import say
+from baton.infra.storage.durable import make_folder, replacement
+from baton.infra.text import clause, size
 
 T = TypeVar("T")
 

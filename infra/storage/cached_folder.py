@@ -4,8 +4,8 @@ import fcntl
 from collections.abc import Callable
 from pathlib import Path
 
-from infra.progress import say
-from infra.storage.durable import new_folder, remove
+from baton.infra.progress import say
+from baton.infra.storage.durable import new_folder, remove
 
 
 def cached_folder(folder: Path, fault: Callable[[Path], str], fill: Callable[[Path], object]) -> Path:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from infra.errors import UserError
-from infra.paths import home_path
-from infra.pod import this_pod
-from infra.text import size
+from baton.infra.errors import UserError
+from baton.infra.paths import home_path
+from baton.infra.pod import this_pod
+from baton.infra.text import size
 
 # Errors of the disk or of permissions, not of the program
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

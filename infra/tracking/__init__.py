@@ -2,7 +2,7 @@
 
 Training never waits for MLflow and never fails because of it. A stage writes its record into the spool (`spool.py`); a
 thread uploads new records (`uploader.py`, `push.py`); undelivered ones stay in the spool until the next run,
-`python -m infra.lineage`, or `python -m infra.tracking sync`. An SQLite store is created by the very first run and
+`baton ui`, or `baton tracking sync`. An SQLite store is created by the very first run and
 never by a reader (`sqlite.py`, `sqlite_file.py`).
 
     BATON_HOME/executions/<execution-id>/

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from infra.pod import code_archive, this_pod
-from infra.tracking.remote_run import CODE
+from baton.infra.pod import code_archive, this_pod
+from baton.infra.tracking.remote_run import CODE
 
 PROJECT = Path(__file__).resolve().parents[2]
 LARGE = 1 << 20  # bytes; only the name and size of a larger untracked file are digested

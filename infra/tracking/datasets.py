@@ -11,7 +11,7 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModel, LoggedModelOutput, Metric
 
-from infra.tracking.mlflow_records import MlflowRecord
+from baton.infra.tracking.mlflow_records import MlflowRecord
 
 DIGEST_CHARACTERS = 36
 MODEL_KIND = "hf_model"

@@ -21,19 +21,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from infra.commands import command
-from infra.paths import baton_home
-from infra.pod import this_pod
-from infra.process.launch import grace_left_s
-from infra.progress import say
-from infra.storage.disk_errors import disk_errors_named
-from infra.tracking.code import code_version
-from infra.tracking.machine import links
-from infra.tracking.outage import recoverable, wait_until_reachable
-from infra.tracking.redact import redact, redact_command, redact_spec, redact_text
-from infra.tracking.remote_run import remote_place
-from infra.tracking.repository import repository
-from infra.tracking.spool import (
+from baton.infra.commands import command
+from baton.infra.paths import baton_home
+from baton.infra.pod import this_pod
+from baton.infra.process.launch import grace_left_s
+from baton.infra.progress import say
+from baton.infra.storage.disk_errors import disk_errors_named
+from baton.infra.tracking.code import code_version
+from baton.infra.tracking.machine import links
+from baton.infra.tracking.outage import recoverable, wait_until_reachable
+from baton.infra.tracking.redact import redact, redact_command, redact_spec, redact_text
+from baton.infra.tracking.remote_run import remote_place
+from baton.infra.tracking.repository import repository
+from baton.infra.tracking.spool import (
     FAILED,
     FINISHED,
     KILLED,
@@ -47,9 +47,9 @@ from infra.tracking.spool import (
     stage_folders,
     write_execution,
 )
-from infra.tracking.sqlite_file import store_file
-from infra.tracking.store import shown_uri, tracking_uri
-from infra.tracking.uploader import Uploader
+from baton.infra.tracking.sqlite_file import store_file
+from baton.infra.tracking.store import shown_uri, tracking_uri
+from baton.infra.tracking.uploader import Uploader
 
 # How long an exiting process may wait for the store: a tenth of its runtime, within these bounds
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 1.5, 5.0
@@ -206,7 +206,7 @@ def close_execution() -> bool:
         say(f"tracking: {lost}. The stage's artifact is in storage: the next run of the recipe finds and records it")
     elif not delivered:
         where = baton_home() / "executions"
-        sync = command("python -m infra.tracking sync")
+        sync = command("baton tracking sync")
         say(f"tracking: some records remain in {where}; the next run or `{sync}` uploads them")
     if opened.named_here:
         os.environ.pop("BATON_EXECUTION", None)

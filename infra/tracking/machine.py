@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from infra.pod import this_pod
-from infra.process import limits
+from baton.infra.pod import this_pod
+from baton.infra.process import limits
 
 CONSOLE = "FLYTE_PLATFORM_CONSOLE_ENDPOINT"  # the variable's name in flytekit
 LINEAGE = "BATON_LINEAGE"

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from itertools import count, takewhile
 from typing import Any, TypeVar
 
-from infra.tracking.flatten import flatten
-from infra.tracking.mlflow_names import mlflow_name
-from infra.tracking.spool import Execution, StageRun
+from baton.infra.tracking.flatten import flatten
+from baton.infra.tracking.mlflow_names import mlflow_name
+from baton.infra.tracking.spool import Execution, StageRun
 
 T = TypeVar("T")
 

@@ -4,9 +4,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from infra.flyte.hooks import retried_by_flyte
-from infra.pod import this_pod
-from infra.tracking.store import TrackingUnreachable, check_reachable
+from baton.infra.flyte.hooks import retried_by_flyte
+from baton.infra.pod import this_pod
+from baton.infra.tracking.store import TrackingUnreachable, check_reachable
 
 PATIENCE_S = 60.0
 PAUSE_S = 2.0

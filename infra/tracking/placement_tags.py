@@ -4,8 +4,8 @@ which does not share a disk with the job."""
 from collections.abc import Mapping
 from typing import Any
 
-from infra.flyte.hooks import import_lock
-from infra.tracking.store import EXPERIMENT, PushFailed, passed_on, prepare_client
+from baton.infra.flyte.hooks import import_lock
+from baton.infra.tracking.store import EXPERIMENT, PushFailed, passed_on, prepare_client
 
 
 def note(environment: Mapping[str, str], execution: str, job: str, where: dict[str, Any]) -> bool:

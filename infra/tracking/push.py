@@ -19,12 +19,12 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 
-from infra.paths import is_there, located
-from infra.pod import this_pod
-from infra.tracking.datasets import send_lineage
-from infra.tracking.metrics import Point, points_after
-from infra.tracking.mlflow_names import mlflow_name
-from infra.tracking.mlflow_records import (
+from baton.infra.paths import is_there, located
+from baton.infra.pod import this_pod
+from baton.infra.tracking.datasets import send_lineage
+from baton.infra.tracking.metrics import Point, points_after
+from baton.infra.tracking.mlflow_names import mlflow_name
+from baton.infra.tracking.mlflow_records import (
     ERROR_TAG,
     FLYTE_TAG,
     NAME_TAG,
@@ -35,8 +35,8 @@ from infra.tracking.mlflow_records import (
     execution_record,
     stage_record,
 )
-from infra.tracking.redact import redact_text
-from infra.tracking.spool import (
+from baton.infra.tracking.redact import redact_text
+from baton.infra.tracking.spool import (
     FAILED,
     FINISHED,
     KILLED,
@@ -50,8 +50,8 @@ from infra.tracking.spool import (
     stage_folders,
     write_note,
 )
-from infra.tracking.sqlite_file import damage, store_file
-from infra.tracking.store import (
+from baton.infra.tracking.sqlite_file import damage, store_file
+from baton.infra.tracking.store import (
     PushFailed,
     TrackingUnreachable,
     artifact_location,
@@ -87,7 +87,9 @@ class Pushed:
 def connect(uri: str) -> MlflowClient:
     """The client of a store; a new SQLite file is created first."""
     if store_file(uri):
-        from infra.tracking.sqlite import make_tables  # imports SQLAlchemy, which pods lack: their store is a server
+        from baton.infra.tracking.sqlite import (
+            make_tables,  # imports SQLAlchemy, which pods lack: their store is a server
+        )
 
         make_tables(uri)
     return MlflowClient(uri)

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from infra.errors import sentence
-from infra.paths import baton_home
-from infra.pod import this_pod
-from infra.progress import say
-from infra.storage.disk_errors import disk_errors_named
-from infra.tracking.code import code_version
-from infra.tracking.execution import current_execution, wake
-from infra.tracking.flatten import flatten
-from infra.tracking.machine import machine
-from infra.tracking.redact import redact, redact_text
-from infra.tracking.remote_run import remote_place
-from infra.tracking.spool import (
+from baton.infra.errors import sentence
+from baton.infra.paths import baton_home
+from baton.infra.pod import this_pod
+from baton.infra.progress import say
+from baton.infra.storage.disk_errors import disk_errors_named
+from baton.infra.tracking.code import code_version
+from baton.infra.tracking.execution import current_execution, wake
+from baton.infra.tracking.flatten import flatten
+from baton.infra.tracking.machine import machine
+from baton.infra.tracking.redact import redact, redact_text
+from baton.infra.tracking.remote_run import remote_place
+from baton.infra.tracking.spool import (
     FAILED,
     FINISHED,
     KILLED,
@@ -28,7 +28,7 @@ from infra.tracking.spool import (
     stage_folders,
     write_stage,
 )
-from infra.versions import package_versions
+from baton.infra.versions import package_versions
 
 ERROR_LINES = 5  # lines of a failure's message; the log has all of it
 RESERVED = 2**20  # bytes of a pod's disk for what a failure writes: its record, and Flyte's file with the error

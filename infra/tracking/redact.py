@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from typing import Any
 
-from infra.text import uncoloured
-from infra.tracking.secret_names import (
+from baton.infra.text import uncoloured
+from baton.infra.tracking.secret_names import (
     A_FILE,
     NO_SECRETS,
     NUMBER,

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from infra.paths import is_there
-from infra.tracking.redact import redact_text
-from infra.tracking.spool import RUNNING, StageRun, read_stage, stage_folders, write_stage
+from baton.infra.paths import is_there
+from baton.infra.tracking.redact import redact_text
+from baton.infra.tracking.spool import RUNNING, StageRun, read_stage, stage_folders, write_stage
 
 # in the environment of a placed stage: its job's name, and the version of the code that was sent there
 JOB = "BATON_PLACED"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from infra.tracking.code import git
-from infra.tracking.redact import redact_code, redact_text
+from baton.infra.tracking.code import git
+from baton.infra.tracking.redact import redact_code, redact_text
 
 VARIABLE = "BATON_REPOSITORY"  # in a pod: the repository of the client that started the run
 LARGEST_DIFF = 100_000  # bytes that are recorded

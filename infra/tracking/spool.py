@@ -11,11 +11,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from infra.errors import UserError
-from infra.paths import baton_home, is_there, located
-from infra.pod import this_pod
-from infra.process.file_lock import try_lock
-from infra.storage.durable import make_folder, replacement, write_json
+from baton.infra.errors import UserError
+from baton.infra.paths import baton_home, is_there, located
+from baton.infra.pod import this_pod
+from baton.infra.process.file_lock import try_lock
+from baton.infra.storage.durable import make_folder, replacement, write_json
 
 LONGEST_NAME = 80  # characters in the name of a stage's folder
 R = TypeVar("R", "Execution", "StageRun")

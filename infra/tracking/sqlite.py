@@ -17,9 +17,9 @@ from mlflow.store.db.utils import _get_latest_schema_revision
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from sqlalchemy import Engine, event
 
-from infra.storage.durable import sync
-from infra.tracking.sqlite_file import check_file, left_behind, store_file, store_missing, store_older
-from infra.tracking.store import tracking_uri, was_used
+from baton.infra.storage.durable import sync
+from baton.infra.tracking.sqlite_file import check_file, left_behind, store_file, store_missing, store_older
+from baton.infra.tracking.store import tracking_uri, was_used
 
 PREFIX = "sqlite:///"
 _migrating = threading.Lock()  # Alembic, MLflow's migration tool, has a global context

@@ -12,12 +12,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from infra.commands import command
-from infra.errors import UserError, move_aside
+from baton.infra.commands import command
+from baton.infra.errors import UserError, move_aside
 
 JOURNALS = ("-journal", "-wal", "-shm")  # suffixes of files that belong to the database
 LOCKED_S = 5.0
-SYNC_ALL = "python -m infra.tracking sync --all"
+SYNC_ALL = "baton tracking sync --all"
 
 # parts of SQLite's messages about a permanently damaged file
 _DAMAGED = ("malformed", "not a database", "no such table", "no such column")

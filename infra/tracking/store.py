@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 
 from blake3 import blake3
 
-from infra.commands import command
-from infra.paths import baton_home, quiet
-from infra.pod import this_pod
-from infra.tracking.redact import redact_text
-from infra.tracking.spool import has_pushed_to
-from infra.tracking.sqlite_file import TrackingUnreachable, check_file, store_file
+from baton.infra.commands import command
+from baton.infra.paths import baton_home, quiet
+from baton.infra.pod import this_pod
+from baton.infra.tracking.redact import redact_text
+from baton.infra.tracking.spool import has_pushed_to
+from baton.infra.tracking.sqlite_file import TrackingUnreachable, check_file, store_file
 
 __all__ = ["TrackingUnreachable"]
 
@@ -116,7 +116,7 @@ def tracking_hint() -> str:
     """The command or address to see the runs."""
     if urlsplit(tracking_uri()).scheme in ("http", "https"):
         return f"{shown_uri()} (experiment {experiment_name()})"
-    return command(f"python -m infra.lineage --store {shown_uri()}")
+    return command(f"baton ui --store {shown_uri()}")
 
 
 def prepare_client() -> None:

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from infra.commands import command
-from infra.flyte.hooks import import_lock
-from infra.pod import this_pod
-from infra.progress import say
-from infra.text import clause
-from infra.tracking.remote_run import remote_place
-from infra.tracking.spool import RecordDamaged, beat, close_if_idle, executions, is_delivered
-from infra.tracking.store import PushFailed, passed_on, prepare_client, shown_uri
+from baton.infra.commands import command
+from baton.infra.flyte.hooks import import_lock
+from baton.infra.pod import this_pod
+from baton.infra.progress import say
+from baton.infra.text import clause
+from baton.infra.tracking.remote_run import remote_place
+from baton.infra.tracking.spool import RecordDamaged, beat, close_if_idle, executions, is_delivered
+from baton.infra.tracking.store import PushFailed, passed_on, prepare_client, shown_uri
 
 START_S = 0.3  # delay before MLflow is imported, so that the caller can continue first
 PERIOD_S = 2.0
@@ -91,7 +91,7 @@ class Uploader:
             return  # the machine that started this job has the store, and delivers the spool
         prepare_client()
         with import_lock():
-            from infra.tracking.push import push_execution  # imports MLflow
+            from baton.infra.tracking.push import push_execution  # imports MLflow
         self._progress()
 
         left_over = [path for path in executions() if path != self.execution and not is_delivered(path)]
@@ -148,5 +148,5 @@ def _push_left_over(execution: Path, push: Callable[[Path], bool]) -> None:
         if close_if_idle(execution):
             push(execution)
     except (PushFailed, RecordDamaged, OSError) as error:
-        retry = command("python -m infra.tracking sync")
+        retry = command("baton tracking sync")
         say(f"tracking: execution {execution.name}: {clause(error)}. `{retry}` tries again")

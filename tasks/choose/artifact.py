@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from infra.tracking.relations import Relation
-from tasks.artifacts import Artifact
+from baton.infra.tracking.relations import Relation
+from baton.tasks.artifacts import Artifact
 
 
 class Choice(Artifact):
@@ -16,4 +16,4 @@ class Choice(Artifact):
     label: str  # the chosen model's, as are the next three fields
     chosen: str  # digest
     headline: str  # the metric's name
-    metrics: dict[str, dict[str, Any]]  # tasks.core.metric.Metric by name
+    metrics: dict[str, dict[str, Any]]  # baton.tasks.core.metric.Metric by name

@@ -1,6 +1,6 @@
 """Choose the best of several models by one metric of their evaluations.
 
-    python -m tasks.choose.choose JOB_DIR        inputs: models.0 …, reports.0 …
+    python -m baton.tasks.choose.choose JOB_DIR        inputs: models.0 …, reports.0 …
 
 Out: choice.json with the chosen model's digest and every model's value. Only the manifests of the models are
 read. Seeds are not averaged: each model counts by itself. Of models with equal values the first is chosen.
@@ -12,13 +12,13 @@ import math
 from dataclasses import asdict
 from pathlib import Path
 
-from infra.progress import say
-from infra.storage.durable import write_json
-from tasks.choose.spec import ChooseSpec
-from tasks.core.job import Job, StageError, main
-from tasks.core.manifest import read_manifest
-from tasks.core.metric import NO_DIRECTION, Metric
-from tasks.evaluate.results import Results, in_model_order, read_results
+from baton.infra.progress import say
+from baton.infra.storage.durable import write_json
+from baton.tasks.choose.spec import ChooseSpec
+from baton.tasks.core.job import Job, StageError, main
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.core.metric import NO_DIRECTION, Metric
+from baton.tasks.evaluate.results import Results, in_model_order, read_results
 
 
 def work(job: Job) -> None:

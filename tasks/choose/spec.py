@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from tasks.core.spec import StageSpec, identity_if_set, not_identity
+from baton.tasks.core.spec import StageSpec, identity_if_set, not_identity
 
 
 class ChooseSpec(StageSpec):

@@ -1,16 +1,16 @@
 """The best of a run's models, as a Flyte task."""
 
-import images
-from infra.process.launch import Engine
-from tasks.choose.artifact import Choice
-from tasks.choose.spec import ChooseSpec
-from tasks.evaluate.artifact import EvalReport
-from tasks.models.artifact import HFModel
-from tasks.run import run
-from tasks.stage import stage
-from tasks.stage_job import Reads
+from baton import images
+from baton.infra.process.launch import Engine
+from baton.tasks.choose.artifact import Choice
+from baton.tasks.choose.spec import ChooseSpec
+from baton.tasks.evaluate.artifact import EvalReport
+from baton.tasks.models.artifact import HFModel
+from baton.tasks.run import run
+from baton.tasks.stage import stage
+from baton.tasks.stage_job import Reads
 
-ENGINE = Engine("choose", "tasks.choose.choose", version="3")
+ENGINE = Engine("choose", "baton.tasks.choose.choose", version="3")
 
 
 @stage(ENGINE, image=images.DATA, returns_input=True)

@@ -1,8 +1,8 @@
 """The artifact of an audit of a conversion."""
 
-from infra.text import share
-from infra.tracking.relations import Relation
-from tasks.artifacts import Artifact
+from baton.infra.text import share
+from baton.infra.tracking.relations import Relation
+from baton.tasks.artifacts import Artifact
 
 
 class ConversionAudit(Artifact):
@@ -12,7 +12,7 @@ class ConversionAudit(Artifact):
     order = 100
     family = "finding"
     relation = Relation("measured")
-    page = "tasks.convert.page:audit"
+    page = "baton.tasks.convert.page:audit"
     tensors: int
     parameters: int
     tokens: int

@@ -16,15 +16,15 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
-from tasks.convert.audit_files import compare_files, free_fields
-from tasks.convert.config import FREE
-from tasks.convert.files import raw
-from tasks.convert.hf_forward import Reference
-from tasks.convert.import_model import HuggingFaceModel
-from tasks.convert.mapping import Weight
-from tasks.convert.megatron_forward import Decoder
-from tasks.convert.megatron_model import PADDED, MegatronModel, join_problems
-from tasks.convert.transfer import Entry, blocks, entry, map_weights
+from baton.tasks.convert.audit_files import compare_files, free_fields
+from baton.tasks.convert.config import FREE
+from baton.tasks.convert.files import raw
+from baton.tasks.convert.hf_forward import Reference
+from baton.tasks.convert.import_model import HuggingFaceModel
+from baton.tasks.convert.mapping import Weight
+from baton.tasks.convert.megatron_forward import Decoder
+from baton.tasks.convert.megatron_model import PADDED, MegatronModel, join_problems
+from baton.tasks.convert.transfer import Entry, blocks, entry, map_weights
 
 Progress = Callable[[str, int, int], None]  # phase, done, total
 

@@ -11,18 +11,18 @@ from typing import Any
 
 import torch
 
-from tasks.convert.config import FREE
-from tasks.convert.export_model import dtype_name, files_beside, generation_config
-from tasks.convert.from_spec import Untrainable
-from tasks.convert.import_model import HuggingFaceModel, description, precision
-from tasks.convert.megatron_model import MegatronModel
-from tasks.convert.target import ACCOUNT
-from tasks.convert.torch_dist_writer import ABOUT, NO_STATE, SMALL
-from tasks.convert.transfer import Entry
-from tasks.core.manifest import RECORD
-from tasks.models.errors import ConversionError
-from tasks.models.fields import read_json
-from tasks.models.model_spec import ModelSpec
+from baton.tasks.convert.config import FREE
+from baton.tasks.convert.export_model import dtype_name, files_beside, generation_config
+from baton.tasks.convert.from_spec import Untrainable
+from baton.tasks.convert.import_model import HuggingFaceModel, description, precision
+from baton.tasks.convert.megatron_model import MegatronModel
+from baton.tasks.convert.target import ACCOUNT
+from baton.tasks.convert.torch_dist_writer import ABOUT, NO_STATE, SMALL
+from baton.tasks.convert.transfer import Entry
+from baton.tasks.core.manifest import RECORD
+from baton.tasks.models.errors import ConversionError
+from baton.tasks.models.fields import read_json
+from baton.tasks.models.model_spec import ModelSpec
 
 _SMALL = 1 << 16  # maximum bytes of the checkpoint's files without weights, which have a few hundred
 _VERSIONS = ("transformers_version", "_name_or_path")  # fields about the origin of a config.json

@@ -1,6 +1,6 @@
 """Run the stage that audits a conversion.
 
-    python -m tasks.convert.audit_stage JOB_DIR
+    python -m baton.tasks.convert.audit_stage JOB_DIR
 
 Inputs are `checkpoint`, `model`, and `data`, on whose held-out text both models run; the output is audit.json. An audit
 that finds a difference fails, so that stages that depend on the model do not start.
@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 from transformers.utils.logging import disable_progress_bar
 
-from infra.storage.durable import write_json
-from tasks.convert.audit import audit
-from tasks.convert.import_model import open_hugging_face
-from tasks.convert.megatron_model import open_megatron
-from tasks.convert.spec import AuditSpec
-from tasks.core.job import Job, StageError, main
-from tasks.core.manifest import read_manifest
-from tasks.models.errors import ConversionError
-from tasks.pretrain import megatron  # noqa: F401  before megatron.core
+from baton.infra.storage.durable import write_json
+from baton.tasks.convert.audit import audit
+from baton.tasks.convert.import_model import open_hugging_face
+from baton.tasks.convert.megatron_model import open_megatron
+from baton.tasks.convert.spec import AuditSpec
+from baton.tasks.core.job import Job, StageError, main
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.models.errors import ConversionError
+from baton.tasks.pretrain import megatron  # noqa: F401  before megatron.core
 
 # isort: split
 from megatron.core.datasets.indexed_dataset import IndexedDataset

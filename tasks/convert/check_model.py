@@ -12,9 +12,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
-from tasks.core.job import StageError
-from tasks.models.hf_files import BUFFERS, CONFIG, GENERATION, HFModelFiles, same_values
-from tasks.models.model_files import linear_names, load_causal_lm
+from baton.tasks.core.job import StageError
+from baton.tasks.models.hf_files import BUFFERS, CONFIG, GENERATION, HFModelFiles, same_values
+from baton.tasks.models.model_files import linear_names, load_causal_lm
 
 PREFIXES = ("_orig_mod.", "module.", "base_model.model.")  # prefixes of torch.compile, DDP and PEFT
 

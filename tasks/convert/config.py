@@ -7,9 +7,9 @@ an error, since it could change the model in a way that Megatron does not implem
 import math
 from typing import Any
 
-from tasks.convert.architecture import Rope
-from tasks.models.errors import ConversionError
-from tasks.models.fields import shown
+from baton.tasks.convert.architecture import Rope
+from baton.tasks.models.errors import ConversionError
+from baton.tasks.models.fields import shown
 
 # Fields of transformers' configs that affect neither weights nor forward pass
 FREE = frozenset({

@@ -1,10 +1,10 @@
 """Run the stage that exports a Megatron checkpoint to Hugging Face safetensors.
 
-    python -m tasks.convert.export JOB_DIR
+    python -m baton.tasks.convert.export JOB_DIR
 
 Inputs are `checkpoint` and `tokenizer`; outputs are config, generation config, safetensors and tokenizer, and
 record/conversion.json, which lists every weight. The stage runs in one process without a GPU and never holds the model
-in memory. `python -m tasks.convert export` converts plain folders.
+in memory. `baton convert export` converts plain folders.
 """
 
 import json
@@ -12,14 +12,14 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from tasks.convert.export_model import ExportOptions, export_model
-from tasks.convert.from_spec import config_fields
-from tasks.convert.megatron_model import open_megatron
-from tasks.convert.spec import ConvertSpec
-from tasks.core.job import Job, StageError, main
-from tasks.core.manifest import read_manifest
-from tasks.models.model_spec import ModelSpec
-from tasks.models.tokenizers import elsewhere
+from baton.tasks.convert.export_model import ExportOptions, export_model
+from baton.tasks.convert.from_spec import config_fields
+from baton.tasks.convert.megatron_model import open_megatron
+from baton.tasks.convert.spec import ConvertSpec
+from baton.tasks.core.job import Job, StageError, main
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.models.model_spec import ModelSpec
+from baton.tasks.models.tokenizers import elsewhere
 
 
 def work(job: Job) -> None:

@@ -12,19 +12,19 @@ from typing import Any
 
 import torch
 
-from tasks.convert.mapping import Weight
-from tasks.convert.megatron_model import MegatronModel
-from tasks.convert.partial_dir import Partial
-from tasks.convert.safetensors_files import Shard, write_index
-from tasks.convert.target import ACCOUNT
-from tasks.convert.transfer import Entry, cast, export_weight, map_weights, size
-from tasks.convert.unconverted_files import WEIGHTS, adapter_problem
-from tasks.core.manifest import MANIFEST, RECORD
-from tasks.models.errors import ConversionError
-from tasks.models.fields import generation_problems, read_json
-from tasks.models.hf_files import GENERATION, INDEX, SINGLE, HFModelFiles
-from tasks.models.tokenizer_files import TEMPLATES
-from tasks.models.turns import with_ends
+from baton.tasks.convert.mapping import Weight
+from baton.tasks.convert.megatron_model import MegatronModel
+from baton.tasks.convert.partial_dir import Partial
+from baton.tasks.convert.safetensors_files import Shard, write_index
+from baton.tasks.convert.target import ACCOUNT
+from baton.tasks.convert.transfer import Entry, cast, export_weight, map_weights, size
+from baton.tasks.convert.unconverted_files import WEIGHTS, adapter_problem
+from baton.tasks.core.manifest import MANIFEST, RECORD
+from baton.tasks.models.errors import ConversionError
+from baton.tasks.models.fields import generation_problems, read_json
+from baton.tasks.models.hf_files import GENERATION, INDEX, SINGLE, HFModelFiles
+from baton.tasks.models.tokenizer_files import TEMPLATES
+from baton.tasks.models.turns import with_ends
 
 Progress = Callable[[int, int], None]  # bytes done, bytes total
 

@@ -8,7 +8,7 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
-from tasks.models.errors import ConversionError
+from baton.tasks.models.errors import ConversionError
 
 
 class OpenFiles:

@@ -6,13 +6,13 @@ from typing import Any
 from pydantic import ValidationError
 from transformers import AutoConfig
 
-from tasks.convert.architecture import Architecture
-from tasks.convert.families import FAMILIES, read
-from tasks.convert.spec import unexportable
-from tasks.models.errors import ConversionError
-from tasks.models.fields import shown
-from tasks.models.model_spec import FAMILIES as SHAPES
-from tasks.models.model_spec import ModelSpec
+from baton.tasks.convert.architecture import Architecture
+from baton.tasks.convert.families import FAMILIES, read
+from baton.tasks.convert.spec import unexportable
+from baton.tasks.models.errors import ConversionError
+from baton.tasks.models.fields import shown
+from baton.tasks.models.model_spec import FAMILIES as SHAPES
+from baton.tasks.models.model_spec import ModelSpec
 
 LLAMA3_POSITIONS = 8192  # Megatron-Core hard-codes these values for its Llama 3 rotary scaling
 LLAMA3_FREQUENCIES = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}

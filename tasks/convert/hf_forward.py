@@ -15,8 +15,8 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PretrainedConfig, PreTrainedModel
 
-from tasks.convert.safetensors_files import StoredModel
-from tasks.models.errors import ConversionError
+from baton.tasks.convert.safetensors_files import StoredModel
+from baton.tasks.models.errors import ConversionError
 
 
 class Reference:

@@ -17,22 +17,22 @@ from typing import Any
 
 import torch
 
-from tasks.convert.architecture import Architecture
-from tasks.convert.export_model import Progress, check_beside, copy_beside, files_beside, set_dtype, write_account
-from tasks.convert.families import family_of, read
-from tasks.convert.from_spec import Untrainable, model_spec
-from tasks.convert.hf_forward import check_runs
-from tasks.convert.mapping import Weight, check_total_size, weights
-from tasks.convert.megatron_model import CHECKPOINT, full_config, join_problems
-from tasks.convert.partial_dir import Partial
-from tasks.convert.safetensors_files import StoredModel
-from tasks.convert.target import ACCOUNT
-from tasks.convert.torch_dist_writer import SMALL, DistFile, Place, weights_file, write_metadata
-from tasks.convert.transfer import DTYPES, Entry, cast, import_weight, map_weights, size
-from tasks.convert.unconverted_files import adapter_problem, left_out
-from tasks.core.manifest import RECORD
-from tasks.models.errors import ConversionError
-from tasks.models.hf_files import BUFFERS, HUGGINGFACE, ModelFilesError, model_in
+from baton.tasks.convert.architecture import Architecture
+from baton.tasks.convert.export_model import Progress, check_beside, copy_beside, files_beside, set_dtype, write_account
+from baton.tasks.convert.families import family_of, read
+from baton.tasks.convert.from_spec import Untrainable, model_spec
+from baton.tasks.convert.hf_forward import check_runs
+from baton.tasks.convert.mapping import Weight, check_total_size, weights
+from baton.tasks.convert.megatron_model import CHECKPOINT, full_config, join_problems
+from baton.tasks.convert.partial_dir import Partial
+from baton.tasks.convert.safetensors_files import StoredModel
+from baton.tasks.convert.target import ACCOUNT
+from baton.tasks.convert.torch_dist_writer import SMALL, DistFile, Place, weights_file, write_metadata
+from baton.tasks.convert.transfer import DTYPES, Entry, cast, import_weight, map_weights, size
+from baton.tasks.convert.unconverted_files import adapter_problem, left_out
+from baton.tasks.core.manifest import RECORD
+from baton.tasks.models.errors import ConversionError
+from baton.tasks.models.hf_files import BUFFERS, HUGGINGFACE, ModelFilesError, model_in
 
 _OUTPUT = "lm_head.weight"
 _EMBEDDING = "model.embed_tokens.weight"

@@ -1,6 +1,6 @@
 """Run the stage that imports a Hugging Face model as Megatron weights, for continued pretraining.
 
-    python -m tasks.convert.import_stage JOB_DIR
+    python -m baton.tasks.convert.import_stage JOB_DIR
 
 The output is a checkpoint of the weights that any layout loads, the unchanged config and tokenizer, and model.json, the
 model as a `pretrain` spec. The stage runs in one process without a GPU and never holds the model in memory.
@@ -10,14 +10,14 @@ from pathlib import Path
 
 from huggingface_hub import snapshot_download
 
-from tasks.convert.base_license import license_notices, license_of
-from tasks.convert.families import family_of
-from tasks.convert.from_spec import Untrainable
-from tasks.convert.import_model import ImportOptions, description, import_model, open_hugging_face
-from tasks.convert.load_hf_spec import MODEL_FILES, LoadHFSpec
-from tasks.core.job import Job, main
-from tasks.models.errors import ConversionError
-from tasks.models.hf_files import listing
+from baton.tasks.convert.base_license import license_notices, license_of
+from baton.tasks.convert.families import family_of
+from baton.tasks.convert.from_spec import Untrainable
+from baton.tasks.convert.import_model import ImportOptions, description, import_model, open_hugging_face
+from baton.tasks.convert.load_hf_spec import MODEL_FILES, LoadHFSpec
+from baton.tasks.core.job import Job, main
+from baton.tasks.models.errors import ConversionError
+from baton.tasks.models.hf_files import listing
 
 
 def work(job: Job) -> None:

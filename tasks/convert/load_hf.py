@@ -1,6 +1,6 @@
 """Run the stage that loads an existing Hugging Face model, to evaluate or tune it without pretraining.
 
-    python -m tasks.convert.load_hf JOB_DIR
+    python -m baton.tasks.convert.load_hf JOB_DIR
 
 The output has the model's files unchanged, except parts that vLLM or Transformers would read differently: tensors with
 other names than in Transformers are renamed, and config.json and generation_config.json get a missing class and missing
@@ -15,21 +15,21 @@ import transformers
 from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel
 
-from infra.storage.address import files_in
-from infra.storage.durable import remove, write_json
-from tasks.convert.base_license import license_notices, license_of
-from tasks.convert.check_model import CheckedModel, check_model, errors_named, load
-from tasks.convert.load_hf_spec import MODEL_FILES, LoadHFSpec, StartFromSpec
-from tasks.convert.published_adapter import merge
-from tasks.convert.unconverted_files import adapter_problem, left_out
-from tasks.core.job import Job, StageError, main
-from tasks.models import tokenizers
-from tasks.models.adapter_base import BASE, is_published_adapter
-from tasks.models.agreement import check_causal, probe
-from tasks.models.fields import generation_notices
-from tasks.models.hf_files import CONFIG, GENERATION, HFModelFiles, ModelFilesError, listing, model_in
-from tasks.models.model_files import FLOATS, check_values
-from tasks.models.tokenizer_files import TEMPLATES
+from baton.infra.storage.address import files_in
+from baton.infra.storage.durable import remove, write_json
+from baton.tasks.convert.base_license import license_notices, license_of
+from baton.tasks.convert.check_model import CheckedModel, check_model, errors_named, load
+from baton.tasks.convert.load_hf_spec import MODEL_FILES, LoadHFSpec, StartFromSpec
+from baton.tasks.convert.published_adapter import merge
+from baton.tasks.convert.unconverted_files import adapter_problem, left_out
+from baton.tasks.core.job import Job, StageError, main
+from baton.tasks.models import tokenizers
+from baton.tasks.models.adapter_base import BASE, is_published_adapter
+from baton.tasks.models.agreement import check_causal, probe
+from baton.tasks.models.fields import generation_notices
+from baton.tasks.models.hf_files import CONFIG, GENERATION, HFModelFiles, ModelFilesError, listing, model_in
+from baton.tasks.models.model_files import FLOATS, check_values
+from baton.tasks.models.tokenizer_files import TEMPLATES
 
 DTYPE_NAMES = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F64": "fp64"}
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from pydantic import Field
 
-from infra.errors import absent
-from infra.storage.address import File, digest_of, fetch, files_in, find, selected, state_of
-from infra.storage.buckets import StorageError, is_bucket, read
-from tasks.convert.unconverted_files import adapter_among
-from tasks.core.spec import ByBaton, NotSeen, PathText, Problem, StageSpec
-from tasks.models.adapter_base import BASE, is_published_adapter
-from tasks.models.hf_files import HFModelFiles, read_model
-from tasks.models.tokenizer_files import FILES, TEMPLATES, TOKENIZER, template_problem
+from baton.infra.errors import absent
+from baton.infra.storage.address import File, digest_of, fetch, files_in, find, selected, state_of
+from baton.infra.storage.buckets import StorageError, is_bucket, read
+from baton.tasks.convert.unconverted_files import adapter_among
+from baton.tasks.core.spec import ByBaton, NotSeen, PathText, Problem, StageSpec
+from baton.tasks.models.adapter_base import BASE, is_published_adapter
+from baton.tasks.models.hf_files import HFModelFiles, read_model
+from baton.tasks.models.tokenizer_files import FILES, TEMPLATES, TOKENIZER, template_problem
 
 HUB_S = 5.0  # time limit of the hub's answer
 MODEL_FILES = (*FILES, "*.safetensors", "README.md")  # README.md is the card, with the license

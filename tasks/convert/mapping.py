@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from tasks.convert.architecture import Architecture
-from tasks.models.errors import ConversionError
+from baton.tasks.convert.architecture import Architecture
+from baton.tasks.models.errors import ConversionError
 
 Shape = tuple[int, ...]
 

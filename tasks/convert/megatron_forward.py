@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tasks.convert.architecture import Architecture, Experts, Latent
-from tasks.convert.rotary import rotate
+from baton.tasks.convert.architecture import Architecture, Experts, Latent
+from baton.tasks.convert.rotary import rotate
 
 Read = Callable[[str, int | None, int | None], Tensor]
 

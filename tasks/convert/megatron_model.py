@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from tasks.convert.architecture import Architecture
-from tasks.convert.families import family_of, read
-from tasks.convert.from_spec import config_fields
-from tasks.convert.hf_forward import check_runs
-from tasks.convert.mapping import Weight, check_total_size, weights
-from tasks.convert.torch_dist import METADATA, Checkpoint
-from tasks.models.errors import ConversionError
-from tasks.models.fields import check_types, read_json, shown
-from tasks.models.hf_files import HUGGINGFACE
-from tasks.models.model_spec import ModelSpec
+from baton.tasks.convert.architecture import Architecture
+from baton.tasks.convert.families import family_of, read
+from baton.tasks.convert.from_spec import config_fields
+from baton.tasks.convert.hf_forward import check_runs
+from baton.tasks.convert.mapping import Weight, check_total_size, weights
+from baton.tasks.convert.torch_dist import METADATA, Checkpoint
+from baton.tasks.models.errors import ConversionError
+from baton.tasks.models.fields import check_types, read_json, shown
+from baton.tasks.models.hf_files import HUGGINGFACE
+from baton.tasks.models.model_spec import ModelSpec
 
 CHECKPOINT = "checkpoint"
 LATEST = "latest_checkpointed_iteration.txt"  # written by Megatron-LM

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 
-from tasks.models.errors import ConversionError
+from baton import IMPORTED_FROM
+from baton.tasks.models.errors import ConversionError
 
 MOST_BYTES = 256 << 20  # maximum size of a .metadata, enough for more than a million chunks
-_ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ def read_metadata(path: Path) -> dict[str, CheckpointTensor]:
         if size > MOST_BYTES:
             raise ConversionError(f"{path}: has {size} bytes; a checkpoint's metadata may have up to {MOST_BYTES}")
         seconds, memory = 30 + 10 * (size >> 20), (256 << 20) + 48 * size
-        command = [sys.executable, "-S", "-E", "-m", "tasks.convert.read_metadata", str(seconds), str(memory)]
+        command = [sys.executable, "-S", "-E", "-m", "baton.tasks.convert.read_metadata", str(seconds), str(memory)]
         timeout_s = 60 + 5 * seconds
         try:
             child = subprocess.run(
-                command, cwd=_ROOT, stdin=stream, capture_output=True, text=True, timeout=timeout_s, check=False
+                command, cwd=IMPORTED_FROM, stdin=stream, capture_output=True, text=True, timeout=timeout_s, check=False
             )
         except subprocess.TimeoutExpired:
             raise ConversionError(f"{path}: cannot be read in {timeout_s} s; the file is damaged") from None

@@ -2,10 +2,10 @@
 
 import json
 
-from infra.text import count, number, share
-from tasks.pages.blocks import Block, Cell, Fold, Table, Text
-from tasks.pages.source import Source
-from tasks.pages.training import training_curves
+from baton.infra.text import count, number, share
+from baton.tasks.pages.blocks import Block, Cell, Fold, Table, Text
+from baton.tasks.pages.source import Source
+from baton.tasks.pages.training import training_curves
 
 MOST_TENSORS = 400  # maximum number of listed tensors
 

@@ -16,11 +16,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
-from infra.process.file_lock import try_lock
-from infra.storage.durable import make_folder, rename, sync, sync_tree
-from infra.text import size
-from tasks.convert.target import check_existing, check_target, normalized, partial_folder
-from tasks.models.errors import ConversionError
+from baton.infra.process.file_lock import try_lock
+from baton.infra.storage.durable import make_folder, rename, sync, sync_tree
+from baton.infra.text import size
+from baton.tasks.convert.target import check_existing, check_target, normalized, partial_folder
+from baton.tasks.models.errors import ConversionError
 
 LISTING, CONTENT, REPLACED = "files.json", "content", "replaced"
 _TITLE = "an unfinished conversion"

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import torch
 
-from tasks.convert.export_model import ExportOptions, export_notes, export_partial, files_beside, shards_of
-from tasks.convert.from_spec import Untrainable
-from tasks.convert.import_model import (
+from baton.tasks.convert.export_model import ExportOptions, export_notes, export_partial, files_beside, shards_of
+from baton.tasks.convert.from_spec import Untrainable
+from baton.tasks.convert.import_model import (
     HuggingFaceModel,
     ImportOptions,
     description,
@@ -19,12 +19,12 @@ from tasks.convert.import_model import (
     layers,
     refuse_mixed,
 )
-from tasks.convert.megatron_model import CHECKPOINT, MegatronModel
-from tasks.convert.partial_dir import Partial
-from tasks.convert.transfer import cast, size
-from tasks.core.job import StageError
-from tasks.core.manifest import ArtifactError
-from tasks.models.hf_files import HUGGINGFACE
+from baton.tasks.convert.megatron_model import CHECKPOINT, MegatronModel
+from baton.tasks.convert.partial_dir import Partial
+from baton.tasks.convert.transfer import cast, size
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import ArtifactError
+from baton.tasks.models.hf_files import HUGGINGFACE
 
 T = TypeVar("T")
 S = TypeVar("S", HuggingFaceModel, MegatronModel)

@@ -12,13 +12,13 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from infra.storage.durable import remove
-from tasks.convert.check_model import check_model
-from tasks.core.job import StageError
-from tasks.models.adapter_base import ADAPTER_CONFIG, BASE, ModelFolders
-from tasks.models.hf_files import listing, model_in
-from tasks.models.model_files import load_causal_lm, save_like
-from tasks.models.turns import copy_turns
+from baton.infra.storage.durable import remove
+from baton.tasks.convert.check_model import check_model
+from baton.tasks.core.job import StageError
+from baton.tasks.models.adapter_base import ADAPTER_CONFIG, BASE, ModelFolders
+from baton.tasks.models.hf_files import listing, model_in
+from baton.tasks.models.model_files import load_causal_lm, save_like
+from baton.tasks.models.turns import copy_turns
 
 WEIGHTS = "adapter_model.safetensors"
 # Checks of fields of a plain adapter's config; other fields are empty or false

@@ -1,6 +1,6 @@
 """Print a checkpoint's `.metadata` as JSON, one line per tensor.
 
-    python -m tasks.convert.read_metadata CPU_SECONDS MEMORY_BYTES < .metadata
+    python -m baton.tasks.convert.read_metadata CPU_SECONDS MEMORY_BYTES < .metadata
 
 This is a child process of tasks/convert/metadata.py with limited CPU time and address space. The exit code is 0, or 1
 with the reason on stderr. Standard library only.
@@ -13,7 +13,7 @@ import resource
 import sys
 from collections.abc import Iterator
 
-from tasks.convert.pickles import Call, Name, Pairs, PickleError, Value, kind, load, shown
+from baton.tasks.convert.pickles import Call, Name, Pairs, PickleError, Value, kind, load, shown
 
 LARGEST = 2**63 - 1  # largest size, in elements or bytes
 MOST_AXES = 16

@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from tasks.convert.architecture import Rope
+from baton.tasks.convert.architecture import Rope
 
 
 def frequencies(rope: Rope, size: int) -> Tensor:

@@ -19,9 +19,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from tasks.convert.files import OpenFiles, allocate, digest, read_into, write
-from tasks.models.errors import ConversionError
-from tasks.models.hf_files import INDEX, SINGLE, ModelFilesError, tensors_in
+from baton.tasks.convert.files import OpenFiles, allocate, digest, read_into, write
+from baton.tasks.models.errors import ConversionError
+from baton.tasks.models.hf_files import INDEX, SINGLE, ModelFilesError, tensors_in
 
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,

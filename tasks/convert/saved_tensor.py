@@ -18,8 +18,8 @@ from math import prod
 
 import torch
 
-from tasks.convert.pickles import Call, Name, Pairs, Persistent, PickleError, Value, kind, load, shown
-from tasks.models.errors import ConversionError
+from baton.tasks.convert.pickles import Call, Name, Pairs, Persistent, PickleError, Value, kind, load, shown
+from baton.tasks.models.errors import ConversionError
 
 MOST_BYTES = 1 << 16  # maximum of a record read at once, and of an archive's directory; torch writes a few hundred
 _LOCAL = struct.Struct("<4s5H3I2H")  # a record's local header (APPNOTE.TXT 4.3.7)

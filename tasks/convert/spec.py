@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.core.spec import Problem, StageSpec
-from tasks.models.model_spec import ModelSpec
+from baton.tasks.core.spec import Problem, StageSpec
+from baton.tasks.models.model_spec import ModelSpec
 
 
 class ConvertSpec(StageSpec):

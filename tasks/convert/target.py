@@ -5,10 +5,10 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from tasks.convert.torch_dist import METADATA
-from tasks.core.manifest import RECORD
-from tasks.models.errors import ConversionError
-from tasks.models.fields import read_json
+from baton.tasks.convert.torch_dist import METADATA
+from baton.tasks.core.manifest import RECORD
+from baton.tasks.models.errors import ConversionError
+from baton.tasks.models.fields import read_json
 
 ACCOUNT = "conversion.json"  # under record/
 

@@ -1,22 +1,22 @@
 """The stages between Megatron and Hugging Face as Flyte tasks: convert a checkpoint, audit the conversion, import a
 model for further pretraining, or load a model unchanged."""
 
-import images
-from infra.process.launch import Engine
-from tasks.convert.artifact import ConversionAudit
-from tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec
-from tasks.convert.spec import AuditSpec, ConvertSpec
-from tasks.data.artifact import TokenizedCorpus, Tokenizer
-from tasks.models.artifact import HFModel
-from tasks.pretrain.artifact import MegatronCheckpoint, MegatronWeights
-from tasks.run import run
-from tasks.stage import stage
-from tasks.stage_job import Reads
+from baton import images
+from baton.infra.process.launch import Engine
+from baton.tasks.convert.artifact import ConversionAudit
+from baton.tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec
+from baton.tasks.convert.spec import AuditSpec, ConvertSpec
+from baton.tasks.data.artifact import TokenizedCorpus, Tokenizer
+from baton.tasks.models.artifact import HFModel
+from baton.tasks.pretrain.artifact import MegatronCheckpoint, MegatronWeights
+from baton.tasks.run import run
+from baton.tasks.stage import stage
+from baton.tasks.stage_job import Reads
 
-CONVERT = Engine("convert", "tasks.convert.export", version="2")
-AUDIT = Engine("audit", "tasks.convert.audit_stage", version="1")
-IMPORT_HF = Engine("import_hf", "tasks.convert.import_stage", version="1")
-LOAD_HF = Engine("load_hf", "tasks.convert.load_hf", version="2")
+CONVERT = Engine("convert", "baton.tasks.convert.export", version="2")
+AUDIT = Engine("audit", "baton.tasks.convert.audit_stage", version="1")
+IMPORT_HF = Engine("import_hf", "baton.tasks.convert.import_stage", version="1")
+LOAD_HF = Engine("load_hf", "baton.tasks.convert.load_hf", version="2")
 
 
 @stage(CONVERT, image=images.TRAIN)

@@ -20,10 +20,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tasks.convert.files import OpenFiles, read_into
-from tasks.convert.metadata import CheckpointTensor, Chunk, read_metadata
-from tasks.convert.saved_tensor import data_start
-from tasks.models.errors import ConversionError
+from baton.tasks.convert.files import OpenFiles, read_into
+from baton.tasks.convert.metadata import CheckpointTensor, Chunk, read_metadata
+from baton.tasks.convert.saved_tensor import data_start
+from baton.tasks.models.errors import ConversionError
 
 METADATA = ".metadata"
 _MOST_AXES = 4  # axes of a weight: layer, expert, rows and columns

@@ -26,11 +26,11 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.serialization import skip_data
 
-from tasks.convert.files import allocate, write
-from tasks.convert.mapping import Weight
-from tasks.convert.saved_tensor import data_start
-from tasks.convert.torch_dist import METADATA
-from tasks.pretrain.canonical import MetadataPickler
+from baton.tasks.convert.files import allocate, write
+from baton.tasks.convert.mapping import Weight
+from baton.tasks.convert.saved_tensor import data_start
+from baton.tasks.convert.torch_dist import METADATA
+from baton.tasks.pretrain.canonical import MetadataPickler
 
 # Backends that wrote the checkpoint, for Megatron's dist_checkpointing
 ABOUT = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch",

@@ -14,11 +14,11 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
-from infra.process.limits import cores
-from tasks.convert.files import raw
-from tasks.convert.mapping import Weight
-from tasks.models.errors import ConversionError
-from tasks.models.tensors import finite
+from baton.infra.process.limits import cores
+from baton.tasks.convert.files import raw
+from baton.tasks.convert.mapping import Weight
+from baton.tasks.models.errors import ConversionError
+from baton.tasks.models.tensors import finite
 
 BLOCK = 1 << 20  # bytes
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Set
 from fnmatch import fnmatch
 from pathlib import Path
 
-from tasks.core.manifest import RECORD
+from baton.tasks.core.manifest import RECORD
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".index.json")  # suffixes
 _ADAPTER = ("adapter_config.json", "adapter_model.*")  # files that PEFT writes

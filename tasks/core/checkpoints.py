@@ -11,9 +11,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.storage.durable import remove, rename
-from infra.text import clause
-from tasks.core.manifest import MANIFEST, ArtifactError, read_manifest, wrong_files
+from baton.infra.storage.durable import remove, rename
+from baton.infra.text import clause
+from baton.tasks.core.manifest import MANIFEST, ArtifactError, read_manifest, wrong_files
 
 KIND = "training_state"
 DAMAGED = "damaged-"

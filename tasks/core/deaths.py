@@ -4,15 +4,15 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from infra.process.death import Death
-from infra.progress import say
-from infra.storage import buckets as storage
-from infra.storage.buckets import StorageError
-from infra.storage.durable import write_json
-from infra.text import clause
-from infra.tracking.execution import execution_id
-from infra.tracking.redact import redact_text
-from tasks.core.offsite import Offsite
+from baton.infra.process.death import Death
+from baton.infra.progress import say
+from baton.infra.storage import buckets as storage
+from baton.infra.storage.buckets import StorageError
+from baton.infra.storage.durable import write_json
+from baton.infra.text import clause
+from baton.infra.tracking.execution import execution_id
+from baton.infra.tracking.redact import redact_text
+from baton.tasks.core.offsite import Offsite
 
 
 def earlier_death(job_dir: Path, remote: Offsite | None, node: int) -> Death | None:

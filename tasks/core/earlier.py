@@ -10,11 +10,11 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from infra.paths import located
-from infra.process.launch import is_finished
-from tasks.core.manifest import ArtifactError, Manifest
-from tasks.core.offsite import Offsite, offsite
-from tasks.core.stored import manifest_at
+from baton.infra.paths import located
+from baton.infra.process.launch import is_finished
+from baton.tasks.core.manifest import ArtifactError, Manifest
+from baton.tasks.core.offsite import Offsite, offsite
+from baton.tasks.core.stored import manifest_at
 
 
 def has_result(job_dir: Path) -> bool:

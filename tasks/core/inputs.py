@@ -30,10 +30,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
-from infra.storage.buckets import is_bucket
-from infra.storage.durable import NO_LINK, replacement
-from tasks.core.manifest import MANIFEST, RECORD, Manifest, file_digest, json_key, matches, read_manifest
-from tasks.core.stored import fetch, manifest_at
+from baton.infra.storage.buckets import is_bucket
+from baton.infra.storage.durable import NO_LINK, replacement
+from baton.tasks.core.manifest import MANIFEST, RECORD, Manifest, file_digest, json_key, matches, read_manifest
+from baton.tasks.core.stored import fetch, manifest_at
 
 T = TypeVar("T")
 

@@ -26,20 +26,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from infra.errors import UserError
-from infra.paths import quiet
-from infra.process.heartbeat import Heartbeat
-from infra.process.logs import UNWRITTEN, end_of, print_to_own_log, redact_tracebacks
-from infra.process.parent_watchdog import end_with_launcher
-from infra.progress import NOTICES
-from infra.storage.buckets import StorageError
-from infra.storage.durable import make_folder, open_to_readers, remove, replacement, sync, write_json, write_text
-from infra.text import escaped
-from infra.tracking.redact import redact_spec, redact_text
-from tasks.core.inputs import view
-from tasks.core.manifest import ALL, RECORD, ArtifactError, verify, write_manifest
-from tasks.core.spec import Spec
-from tasks.core.stored import fetch
+from baton.infra.errors import UserError
+from baton.infra.paths import quiet
+from baton.infra.process.heartbeat import Heartbeat
+from baton.infra.process.logs import UNWRITTEN, end_of, print_to_own_log, redact_tracebacks
+from baton.infra.process.parent_watchdog import end_with_launcher
+from baton.infra.progress import NOTICES
+from baton.infra.storage.buckets import StorageError
+from baton.infra.storage.durable import make_folder, open_to_readers, remove, replacement, sync, write_json, write_text
+from baton.infra.text import escaped
+from baton.infra.tracking.redact import redact_spec, redact_text
+from baton.tasks.core.inputs import view
+from baton.tasks.core.manifest import ALL, RECORD, ArtifactError, verify, write_manifest
+from baton.tasks.core.spec import Spec
+from baton.tasks.core.stored import fetch
 
 S = TypeVar("S", bound=Spec)
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from blake3 import blake3
 
-from infra.storage.durable import sync_tree, write_text
-from infra.versions import package_versions
+from baton.infra.storage.durable import sync_tree, write_text
+from baton.infra.versions import package_versions
 
 MANIFEST = "manifest.json"
 RECORD = "record"

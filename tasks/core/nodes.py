@@ -16,9 +16,9 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from infra.storage.durable import make_folder, remove
-from tasks.core.job import Job
-from tasks.core.manifest import MANIFEST, ArtifactError
+from baton.infra.storage.durable import make_folder, remove
+from baton.tasks.core.job import Job
+from baton.tasks.core.manifest import MANIFEST, ArtifactError
 
 T = TypeVar("T")
 Entry = tuple[str, int]  # a file's name in its folder, and its size

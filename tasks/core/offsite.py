@@ -25,17 +25,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from infra.pod import this_pod
-from infra.process.launch import EngineFailed, Terminated
-from infra.process.limits import MIB, memory_limit
-from infra.progress import say
-from infra.storage import buckets as storage
-from infra.storage.buckets import StorageError, storage_of
-from infra.storage.durable import make_folder, remove, rename
-from infra.tracking.execution import execution_id
-from infra.tracking.remote_run import JOB
-from tasks.core.manifest import ALL_AND_RECORD, MANIFEST, RECORD, ArtifactError, Manifest, read_manifest, verify
-from tasks.core.stored import DAMAGED, check_sizes, download, is_complete, manifest_at, mark_damaged, send, send_sealed
+from baton.infra.pod import this_pod
+from baton.infra.process.launch import EngineFailed, Terminated
+from baton.infra.process.limits import MIB, memory_limit
+from baton.infra.progress import say
+from baton.infra.storage import buckets as storage
+from baton.infra.storage.buckets import StorageError, storage_of
+from baton.infra.storage.durable import make_folder, remove, rename
+from baton.infra.tracking.execution import execution_id
+from baton.infra.tracking.remote_run import JOB
+from baton.tasks.core.manifest import ALL_AND_RECORD, MANIFEST, RECORD, ArtifactError, Manifest, read_manifest, verify
+from baton.tasks.core.stored import (
+    DAMAGED,
+    check_sizes,
+    download,
+    is_complete,
+    manifest_at,
+    mark_damaged,
+    send,
+    send_sealed,
+)
 
 MAX_CHECKPOINTS = 2  # of a series; older ones are removed
 POLL_S = 0.5  # interval of looking for a new checkpoint

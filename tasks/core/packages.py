@@ -9,6 +9,6 @@ TASKS = Path(__file__).parents[1]
 
 
 def modules(name: str) -> Iterator[ModuleType]:
-    """Yield the module with this name of each package that has it, such as `task`: tasks.convert.task, …"""
+    """Yield the module with this name of each package that has it, such as `task`: baton.tasks.convert.task, …"""
     for file in sorted(TASKS.glob(f"*/{name}.py")):
-        yield import_module(f"{TASKS.name}.{file.parent.name}.{name}")
+        yield import_module(f"baton.tasks.{file.parent.name}.{name}")

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from tasks.core.spec import Spec
+from baton.tasks.core.spec import Spec
 
 
 class Survival(Spec):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import TypeVar
 
-from infra.text import measure, plus_minus
+from baton.infra.text import measure, plus_minus
 
 T = TypeVar("T")
 

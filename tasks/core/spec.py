@@ -14,9 +14,9 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
-from infra.placement.config import Placement
-from infra.pod_spec import PodSpec
-from infra.storage.address import DIGEST, digest_of
+from baton.infra.placement.config import Placement
+from baton.infra.pod_spec import PodSpec
+from baton.infra.storage.address import DIGEST, digest_of
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from infra.paths import cache_folder
-from infra.storage import buckets as storage
-from infra.storage.buckets import StorageError, is_bucket
-from infra.storage.cached_folder import cached_folder
-from infra.storage.durable import make_folder, remove, sync_tree, write_text
-from infra.text import clause
-from tasks.core.manifest import (
+from baton.infra.paths import cache_folder
+from baton.infra.storage import buckets as storage
+from baton.infra.storage.buckets import StorageError, is_bucket
+from baton.infra.storage.cached_folder import cached_folder
+from baton.infra.storage.durable import make_folder, remove, sync_tree, write_text
+from baton.infra.text import clause
+from baton.tasks.core.manifest import (
     ALL,
     ALL_AND_RECORD,
     MANIFEST,

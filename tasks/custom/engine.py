@@ -1,6 +1,6 @@
 """The engine of every custom stage.
 
-    python -m tasks.custom.engine JOB_DIR
+    python -m baton.tasks.custom.engine JOB_DIR
 
 The engine calls the user's function. A model that the function writes is imported like a user's existing model
 (tasks/convert/load_hf.py): tensors, values and tokenizer are checked, and a probe for vLLM is added.
@@ -12,16 +12,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from infra.errors import UserError
-from infra.storage.durable import remove
-from infra.tracking.redact import redact_text
-from tasks.core.job import Job, StageError, main
-from tasks.core.manifest import ArtifactError, read_manifest, verify
-from tasks.custom.function import load, own_fields
-from tasks.custom.output import check_artifact, check_model, checked_facts
-from tasks.custom.spec import CustomSpec
-from tasks.models.hf_files import ModelFilesError, listing
-from tasks.user_code.load_function import described
+from baton.infra.errors import UserError
+from baton.infra.storage.durable import remove
+from baton.infra.tracking.redact import redact_text
+from baton.tasks.core.job import Job, StageError, main
+from baton.tasks.core.manifest import ArtifactError, read_manifest, verify
+from baton.tasks.custom.function import load, own_fields
+from baton.tasks.custom.output import check_artifact, check_model, checked_facts
+from baton.tasks.custom.spec import CustomSpec
+from baton.tasks.models.hf_files import ModelFilesError, listing
+from baton.tasks.user_code.load_function import described
 
 LICENSE = "license"  # name of the fact
 
@@ -77,8 +77,8 @@ def _called(spec: CustomSpec, inputs: Mapping[str, Path], output: Path, job: Job
 
 
 def _write_model(spec: CustomSpec, inputs: Mapping[str, Path], folder: Path, job: Job) -> None:
-    from tasks.convert.load_hf import write_model  # Transformers, which only a stage that makes a model needs
-    from tasks.custom.turns import inherit_turns
+    from baton.tasks.convert.load_hf import write_model  # Transformers, which only a stage that makes a model needs
+    from baton.tasks.custom.turns import inherit_turns
 
     models = {name: path for name, path in inputs.items() if read_manifest(path).kind == "hf_model"}
     try:

@@ -1,6 +1,7 @@
 """The function of a custom stage, and its check in a separate process.
 
-`python -m tasks.custom.function` is that process (infra.process.child): it receives a CustomSpec and returns problems.
+`python -m baton.tasks.custom.function` is that process (infra/process/child.py): it receives a CustomSpec and returns
+problems.
 """
 
 import inspect
@@ -13,10 +14,10 @@ from typing import Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
-from infra.process.child import ChildFailed, ask, reply
-from tasks.core.job import StageError
-from tasks.core.spec import Problem, Spec
-from tasks.custom.spec import CustomSpec
+from baton.infra.process.child import ChildFailed, ask, reply
+from baton.tasks.core.job import StageError
+from baton.tasks.core.spec import Problem, Spec
+from baton.tasks.custom.spec import CustomSpec
 
 TIMEOUT_S = 60.0
 ARGUMENTS = 4  # spec, inputs, output, job
@@ -52,7 +53,7 @@ def checked(spec: CustomSpec) -> list[Problem]:
 @cache  # a recipe is read several times in one run
 def _checked(spec: str) -> list[dict[str, Any]]:
     try:
-        return list(ask("tasks.custom.function", spec, TIMEOUT_S))
+        return list(ask("baton.tasks.custom.function", spec, TIMEOUT_S))
     except ChildFailed as error:
         return [asdict(Problem("stage", None, f"a function that can be imported; {error}"))]
 

@@ -5,12 +5,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tasks.convert.unconverted_files import adapter_problem
-from tasks.core.job import StageError
-from tasks.core.json_data import not_json, shown
-from tasks.core.manifest import MANIFEST, RECORD
-from tasks.models.hf_files import CONFIG, GENERATION, INDEX, listing, model_in
-from tasks.models.tokenizer_files import TEMPLATES
+from baton.tasks.convert.unconverted_files import adapter_problem
+from baton.tasks.core.job import StageError
+from baton.tasks.core.json_data import not_json, shown
+from baton.tasks.core.manifest import MANIFEST, RECORD
+from baton.tasks.models.hf_files import CONFIG, GENERATION, INDEX, listing, model_in
+from baton.tasks.models.tokenizer_files import TEMPLATES
 
 RESERVED = ("directory", "digest", "identity")  # of every artifact
 # Files of a tokenizer, and of one that Transformers saved for its older versions: tokenizer.json has what they say

@@ -18,10 +18,10 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from infra.errors import UserError
-from tasks.core.json_data import JsonObject
-from tasks.core.spec import Problem, StageSpec, not_identity
-from tasks.user_code.functions import FUNCTION, NAME, Function
+from baton.infra.errors import UserError
+from baton.tasks.core.json_data import JsonObject
+from baton.tasks.core.spec import Problem, StageSpec, not_identity
+from baton.tasks.user_code.functions import FUNCTION, NAME, Function
 
 GROUP = "baton.stages"  # group of entry points
 

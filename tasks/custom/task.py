@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 
-import images
-from infra.process.launch import Engine
-from tasks.artifacts import Artifact
-from tasks.custom.spec import CustomSpec
-from tasks.models.adapter_base import BASE
-from tasks.models.artifact import HFModel
-from tasks.run import run
-from tasks.stage import stage
+from baton import images
+from baton.infra.process.launch import Engine
+from baton.tasks.artifacts import Artifact
+from baton.tasks.custom.spec import CustomSpec
+from baton.tasks.models.adapter_base import BASE
+from baton.tasks.models.artifact import HFModel
+from baton.tasks.run import run
+from baton.tasks.stage import stage
 
-ENGINE = Engine("custom", "tasks.custom.engine", version="1")
+ENGINE = Engine("custom", "baton.tasks.custom.engine", version="1")
 
 
 @stage(ENGINE, image=images.POST_TRAIN)

@@ -7,13 +7,13 @@ chat template that an input has is refused. Generation ends at least where that 
 from collections.abc import Mapping
 from pathlib import Path
 
-from tasks.core.job import Job, StageError
-from tasks.core.manifest import read_manifest
-from tasks.models.hf_files import GENERATION
-from tasks.models.tokenizer_files import TOKENIZER
-from tasks.models.tokenizers import load
-from tasks.models.turns import Turns, add_ends, copy_turns, turns_of
-from tasks.posttrain.chat import chat_of
+from baton.tasks.core.job import Job, StageError
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.models.hf_files import GENERATION
+from baton.tasks.models.tokenizer_files import TOKENIZER
+from baton.tasks.models.tokenizers import load
+from baton.tasks.models.turns import Turns, add_ends, copy_turns, turns_of
+from baton.tasks.posttrain.chat import chat_of
 
 WRITE = "tokenizer.json, tokenizer_config.json, chat_template.jinja and generation_config.json"
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from infra.text import count, number
-from tasks.artifacts import Artifact
+from baton.infra.text import count, number
+from baton.tasks.artifacts import Artifact
 
 
 class Corpus(Artifact):
@@ -13,7 +13,7 @@ class Corpus(Artifact):
     kind = "corpus"
     order = 10
     family = "data"
-    page = "tasks.data.page:corpus"
+    page = "baton.tasks.data.page:corpus"
     held_out_files: ClassVar[Sequence[str]] = ("held_out-*.parquet",)
     partitions_file: ClassVar[str] = "record/partitions.json"  # those that it was made of, for the next increment
     documents: int
@@ -52,7 +52,7 @@ class Tokenizer(Artifact):
     kind = "tokenizer"
     order = 30
     family = "tokenizer"
-    page = "tasks.data.page:tokenizer"
+    page = "baton.tasks.data.page:tokenizer"
     vocab_size: int
     eos_id: int
     pad_id: int
@@ -68,7 +68,7 @@ class TokenizedCorpus(Artifact):
     kind = "tokenized_corpus"
     order = 40
     family = "data"
-    page = "tasks.data.page:tokenized_corpus"
+    page = "baton.tasks.data.page:tokenized_corpus"
     held_out_files: ClassVar[Sequence[str]] = ("held_out.*",)
     tokens: int
     held_out_tokens: int

@@ -10,20 +10,29 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from infra.storage.durable import write_json
-from infra.text import words
-from tasks.core.job import Input, Job, StageError
-from tasks.core.manifest import RECORD
-from tasks.data.curation_tally import TALLY, Tally
-from tasks.data.documents import SPLITS, Document, Split, SplitWriter, file_name, read_documents, split_files, stem
-from tasks.data.known_documents import SCANS, Found, KnownItem
-from tasks.data.partitions import Partition
-from tasks.data.readers.raw import Broken, add_broken, broken_text
-from tasks.data.scan import Counts, Scanned, Size
-from tasks.data.source_changes import CHANGES, GONE, GONE_COUNTS
-from tasks.data.source_spec import has_metadata
-from tasks.data.spec import CorpusSpec
-from tasks.data.write import Written
+from baton.infra.storage.durable import write_json
+from baton.infra.text import words
+from baton.tasks.core.job import Input, Job, StageError
+from baton.tasks.core.manifest import RECORD
+from baton.tasks.data.curation_tally import TALLY, Tally
+from baton.tasks.data.documents import (
+    SPLITS,
+    Document,
+    Split,
+    SplitWriter,
+    file_name,
+    read_documents,
+    split_files,
+    stem,
+)
+from baton.tasks.data.known_documents import SCANS, Found, KnownItem
+from baton.tasks.data.partitions import Partition
+from baton.tasks.data.readers.raw import Broken, add_broken, broken_text
+from baton.tasks.data.scan import Counts, Scanned, Size
+from baton.tasks.data.source_changes import CHANGES, GONE, GONE_COUNTS
+from baton.tasks.data.source_spec import has_metadata
+from baton.tasks.data.spec import CorpusSpec
+from baton.tasks.data.write import Written
 
 SAMPLES = 8  # documents shown in the report
 SAMPLE_CHARACTERS = 600

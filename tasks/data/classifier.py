@@ -1,4 +1,6 @@
-"""The user's fastText classifiers. `python -m tasks.data.classifier` returns a model's labels (infra.process.child).
+"""The user's fastText classifiers.
+
+`python -m baton.tasks.data.classifier` returns a model's labels (infra/process/child.py).
 
 fastText crashes on damaged files, reads them forever, or fills in missing bytes with zeros. So a separate process loads
 a model first and saves it again: the file is complete if the saved one has as many bytes.
@@ -9,10 +11,10 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from infra.process.child import ChildFailed, ChildTooSlow, ask, reply
-from tasks.core.job import StageError
-from tasks.data.curate_spec import ClassifierStep, CurateStep
-from tasks.data.source_spec import listed
+from baton.infra.process.child import ChildFailed, ChildTooSlow, ask, reply
+from baton.tasks.core.job import StageError
+from baton.tasks.data.curate_spec import ClassifierStep, CurateStep
+from baton.tasks.data.source_spec import listed
 
 LABEL = "__label__"  # fastText's prefix
 LOAD_S = 300  # limit of the time to load a model
@@ -30,7 +32,7 @@ def _check(step: ClassifierStep) -> None:
     if problems := step.missing():  # the file may have changed since the recipe was checked
         raise StageError(f"classifier {step.model}: {problems[0].allowed}")
     try:
-        labels = ask("tasks.data.classifier", str(step.local_model()), LOAD_S)
+        labels = ask("baton.tasks.data.classifier", str(step.local_model()), LOAD_S)
     except ChildTooSlow as error:
         raise StageError(f"classifier {step.model}: not loaded within {LOAD_S} s; download it again") from error
     except ChildFailed as error:

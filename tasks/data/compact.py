@@ -20,14 +20,14 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from tasks.core.job import Job, StageError, main
-from tasks.core.manifest import Manifest, read_manifest
-from tasks.data.documents import text_sizes
-from tasks.data.gone import CorpusPart, GoneDocuments, Mask
-from tasks.data.indexed_dataset import TokenDtype, read_lengths, token_dtype, write_index
-from tasks.data.merge_parts import COPIED
-from tasks.data.prefixes import HELD_OUT, consecutive
-from tasks.data.spec import ShardsSpec
+from baton.tasks.core.job import Job, StageError, main
+from baton.tasks.core.manifest import Manifest, read_manifest
+from baton.tasks.data.documents import text_sizes
+from baton.tasks.data.gone import CorpusPart, GoneDocuments, Mask
+from baton.tasks.data.indexed_dataset import TokenDtype, read_lengths, token_dtype, write_index
+from baton.tasks.data.merge_parts import COPIED
+from baton.tasks.data.prefixes import HELD_OUT, consecutive
+from baton.tasks.data.spec import ShardsSpec
 
 SMALLEST = 1 << 28  # bytes of each `.bin` of a part that has several
 SHARED = ("vocab_size", "eos_id", "tokenizer_digest")

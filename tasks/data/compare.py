@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tasks.core.manifest import read_manifest
-from tasks.data.documents import NAMES, SPLITS, Split, name_batches, split_files, stem_of
-from tasks.data.gone import GoneDocuments
-from tasks.data.source_changes import CHANGES, Changes, Edited, Named, Renamed
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.data.documents import NAMES, SPLITS, Split, name_batches, split_files, stem_of
+from baton.tasks.data.gone import GoneDocuments
+from baton.tasks.data.source_changes import CHANGES, Changes, Edited, Named, Renamed
 
 MEMORY_MB = 768  # of DuckDB, which spills the rest to files. At 512, joins of 20 million documents run out of memory
 ROWS = 1 << 16  # rows of a result that are in memory at a time

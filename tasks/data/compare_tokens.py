@@ -30,10 +30,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from blake3 import blake3
 
-from infra.process.child import reply
-from tasks.core.manifest import read_manifest
-from tasks.data.encoders import Choice, FastTokens, Ids, Lengths, LibraryTokens
-from tasks.models.tokenizers import plain, size
+from baton.infra.process.child import reply
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.data.encoders import Choice, FastTokens, Ids, Lengths, LibraryTokens
+from baton.tasks.models.tokenizers import plain, size
 
 SAMPLE = 8_000_000  # bytes of the corpus
 MOST_EXCLUDED = 1_000  # characters; a tokenizer with more of them is left to the library

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from blake3 import blake3
 from pydantic import BaseModel
 
-from tasks.data.ngrams import Hashes, ngrams, word_hashes
+from baton.tasks.data.ngrams import Hashes, ngrams, word_hashes
 
 Number = TypeVar("Number", np.uint32, np.uint64)
 

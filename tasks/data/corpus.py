@@ -34,30 +34,30 @@ from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 
-from infra.process.limits import cores
-from infra.process.torchrun_env import placed_nodes, this_node
-from infra.storage.durable import make_folder, remove
-from infra.versions import package_versions
-from tasks.core.job import Input, Job, StageError, main
-from tasks.core.manifest import json_key
-from tasks.data.assemble import assemble
-from tasks.data.classifier import check_classifiers
-from tasks.data.curate_spec import around_near_duplicates, step_names
-from tasks.data.curation_tally import Tally
-from tasks.data.decontaminate import with_indexes
-from tasks.data.exact_duplicates import DropsItem, Places, exact_drops, find_drops, hash_ranges
-from tasks.data.known_blocks import names_cache
-from tasks.data.known_documents import KnownItem, find_known
-from tasks.data.machines import Rounds, Span
-from tasks.data.near_duplicates import near_drops, near_items
-from tasks.data.partition_cache import disk_cache
-from tasks.data.partitions import Partition, partitions
-from tasks.data.rounds import Ended, wait_for, workers
-from tasks.data.scan import ScanItem, Scanned, scan
-from tasks.data.spec import CorpusSpec
-from tasks.data.split import pieces_of, split, split_item
-from tasks.data.stored_folders import stored
-from tasks.data.write import WriteItem, write
+from baton.infra.process.limits import cores
+from baton.infra.process.torchrun_env import placed_nodes, this_node
+from baton.infra.storage.durable import make_folder, remove
+from baton.infra.versions import package_versions
+from baton.tasks.core.job import Input, Job, StageError, main
+from baton.tasks.core.manifest import json_key
+from baton.tasks.data.assemble import assemble
+from baton.tasks.data.classifier import check_classifiers
+from baton.tasks.data.curate_spec import around_near_duplicates, step_names
+from baton.tasks.data.curation_tally import Tally
+from baton.tasks.data.decontaminate import with_indexes
+from baton.tasks.data.exact_duplicates import DropsItem, Places, exact_drops, find_drops, hash_ranges
+from baton.tasks.data.known_blocks import names_cache
+from baton.tasks.data.known_documents import KnownItem, find_known
+from baton.tasks.data.machines import Rounds, Span
+from baton.tasks.data.near_duplicates import near_drops, near_items
+from baton.tasks.data.partition_cache import disk_cache
+from baton.tasks.data.partitions import Partition, partitions
+from baton.tasks.data.rounds import Ended, wait_for, workers
+from baton.tasks.data.scan import ScanItem, Scanned, scan
+from baton.tasks.data.spec import CorpusSpec
+from baton.tasks.data.split import pieces_of, split, split_item
+from baton.tasks.data.stored_folders import stored
+from baton.tasks.data.write import WriteItem, write
 
 SCAN_VERSION = 6  # raise it when the scan of the same partition would have another result
 LIBRARIES = (  # those that affect the result of a scan

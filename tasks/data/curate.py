@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.core.job import StageError
-from tasks.data.classifier import classify
-from tasks.data.contamination import Contamination
-from tasks.data.curate_spec import (
+from baton.tasks.core.job import StageError
+from baton.tasks.data.classifier import classify
+from baton.tasks.data.contamination import Contamination
+from baton.tasks.data.curate_spec import (
     ClassifierStep,
     CurateStep,
     DecontaminateStep,
@@ -21,10 +21,10 @@ from tasks.data.curate_spec import (
     QualityStep,
     step_names,
 )
-from tasks.data.curation_tally import Tally
-from tasks.data.documents import Document, document
-from tasks.user_code.functions import Function
-from tasks.user_code.load_function import described
+from baton.tasks.data.curation_tally import Tally
+from baton.tasks.data.documents import Document, document
+from baton.tasks.user_code.functions import Function
+from baton.tasks.user_code.load_function import described
 
 LANGUAGE_CHARACTERS = 2_000  # beginning of a document by which its language is identified
 MASKED_EMAIL = "email@example.com"

@@ -18,12 +18,12 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from infra.placement.config import VariableName
-from infra.storage.address import fetch
-from infra.storage.buckets import is_bucket
-from tasks.core.spec import ByBaton, PathText, Problem, Spec, identity_if_set, not_identity
-from tasks.data.source_spec import JSONL_SUFFIXES, PARQUET_SUFFIXES, FilesSource
-from tasks.user_code.functions import Function
+from baton.infra.placement.config import VariableName
+from baton.infra.storage.address import fetch
+from baton.infra.storage.buckets import is_bucket
+from baton.tasks.core.spec import ByBaton, PathText, Problem, Spec, identity_if_set, not_identity
+from baton.tasks.data.source_spec import JSONL_SUFFIXES, PARQUET_SUFFIXES, FilesSource
+from baton.tasks.user_code.functions import Function
 
 EVALUATE = "evaluate"  # in place of a path
 MODEL_SUFFIXES = (".bin", ".ftz")

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from pydantic import BaseModel
 
-from tasks.core.job import StageError
-from tasks.data.curate_spec import CurateStep, step_names
-from tasks.data.documents import Document
+from baton.tasks.core.job import StageError
+from baton.tasks.data.curate_spec import CurateStep, step_names
+from baton.tasks.data.documents import Document
 
 TALLY = "curation.json"  # in the corpus' record
 SAMPLES = 3  # dropped documents shown by reason, step and source

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tasks.core.job import Job, StageError
-from tasks.core.manifest import read_manifest
-from tasks.data.contamination import COMMON, SHORTEST, write_index
-from tasks.data.curate_spec import EVALUATE, CurateStep, DecontaminateStep
-from tasks.data.readers.columnar import parquet_records
-from tasks.data.readers.jsonl import jsonl_records
-from tasks.data.source_spec import JSONL_SUFFIXES, PARQUET_SUFFIXES
+from baton.tasks.core.job import Job, StageError
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.data.contamination import COMMON, SHORTEST, write_index
+from baton.tasks.data.curate_spec import EVALUATE, CurateStep, DecontaminateStep
+from baton.tasks.data.readers.columnar import parquet_records
+from baton.tasks.data.readers.jsonl import jsonl_records
+from baton.tasks.data.source_spec import JSONL_SUFFIXES, PARQUET_SUFFIXES
 
 NOT_TEXT = ("role", "id", "type", "name")  # keys of a row whose values are in many rows
 

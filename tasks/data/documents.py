@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from blake3 import blake3
 
-from tasks.core.manifest import text_digest
+from baton.tasks.core.manifest import text_digest
 
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = get_args(Split)

@@ -21,14 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.core.job import Input, StageError
-from tasks.core.manifest import read_manifest
-from tasks.data.encoders import Choice, FastTokens, Ids, LibraryTokens
-from tasks.data.indexed_dataset import TokenDtype, token_dtype
-from tasks.data.partition_cache import FolderCache, make_once
-from tasks.data.prefixes import FilePart
-from tasks.data.rounds import NOTHING, Amount, Report
-from tasks.models.tokenizers import plain
+from baton.tasks.core.job import Input, StageError
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.data.encoders import Choice, FastTokens, Ids, LibraryTokens
+from baton.tasks.data.indexed_dataset import TokenDtype, token_dtype
+from baton.tasks.data.partition_cache import FolderCache, make_once
+from baton.tasks.data.prefixes import FilePart
+from baton.tasks.data.rounds import NOTHING, Amount, Report
+from baton.tasks.models.tokenizers import plain
 
 IDS = "ids"
 LENGTHS = "lengths"

@@ -8,13 +8,13 @@ tokenizes the missing ones itself, for which it fetches their files.
 import os
 from dataclasses import replace
 
-from infra.storage.durable import remove
-from tasks.core.job import Input, Job, main
-from tasks.core.stored import manifest_at
-from tasks.data.encode import encode
-from tasks.data.shards import PARTS, encode_items, encoder_of
-from tasks.data.shares import items_of_share, make_share
-from tasks.data.spec import ShareSpec
+from baton.infra.storage.durable import remove
+from baton.tasks.core.job import Input, Job, main
+from baton.tasks.core.stored import manifest_at
+from baton.tasks.data.encode import encode
+from baton.tasks.data.shards import PARTS, encode_items, encoder_of
+from baton.tasks.data.shares import items_of_share, make_share
+from baton.tasks.data.spec import ShareSpec
 
 FILES = 4  # for each machine; with fewer, parts of files are shared
 

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer as FastTokenizer
 
-from infra.process.child import ChildFailed, ChildTooSlow, ask
-from infra.process.limits import resident_memory
-from tasks.core.manifest import read_manifest
-from tasks.models.tokenizer_files import TOKENIZER, reserved
+from baton.infra.process.child import ChildFailed, ChildTooSlow, ask
+from baton.infra.process.limits import resident_memory
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.models.tokenizer_files import TOKENIZER, reserved
 
 WORTHWHILE = 64_000_000  # bytes of text; below, the comparison takes as long as the library
 LIMIT_S = 300.0  # limit for the comparison, which takes 30 s; after it the library encodes, even if the ids are equal
@@ -54,7 +54,7 @@ def choose(tokenizer: Path, corpus: Path) -> Choice:
     if (size := facts["bytes"] + facts["held_out_bytes"]) < WORTHWHILE:
         return Choice(f"the corpus has {size / 1e6:.1f} MB, and gigatoken is tried from {WORTHWHILE / 1e6:g} MB on")
     try:
-        reason, excluded = ask("tasks.data.compare_tokens", json.dumps([str(tokenizer), str(corpus)]), LIMIT_S)
+        reason, excluded = ask("baton.tasks.data.compare_tokens", json.dumps([str(tokenizer), str(corpus)]), LIMIT_S)
     except ChildTooSlow:
         return Choice(f"the comparison with gigatoken took longer than its limit, {LIMIT_S:g} s")
     except ChildFailed as error:

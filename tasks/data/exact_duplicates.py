@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from infra.storage.durable import replacement
-from tasks.data.rounds import NOTHING, Report
+from baton.infra.storage.durable import replacement
+from baton.tasks.data.rounds import NOTHING, Report
 
 Places = npt.NDArray[np.uint64]
 

@@ -7,12 +7,12 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infra.storage.address import File
-from tasks.core.job import StageError
-from tasks.core.spec import Problem
-from tasks.data.readers.columnar import arrow_reader
-from tasks.data.readers.jsonl import first_jsonl_fields, first_jsonl_record
-from tasks.data.source_spec import ArrowSource, JsonlSource, ParquetSource, Records, without, without_field
+from baton.infra.storage.address import File
+from baton.tasks.core.job import StageError
+from baton.tasks.core.spec import Problem
+from baton.tasks.data.readers.columnar import arrow_reader
+from baton.tasks.data.readers.jsonl import first_jsonl_fields, first_jsonl_record
+from baton.tasks.data.source_spec import ArrowSource, JsonlSource, ParquetSource, Records, without, without_field
 
 SEEN = 10  # files that are searched for a record, if broken ones are skipped
 

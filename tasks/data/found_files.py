@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from infra.progress import say
-from tasks.data.json_values import SURROGATE
+from baton.infra.progress import say
+from baton.tasks.data.json_values import SURROGATE
 
 REPORT_EVERY = 50_000  # files, which take some seconds
 HIDDEN = "hidden"

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.core.job import Job, main
-from tasks.data.assemble import finish
-from tasks.data.documents import (
+from baton.tasks.core.job import Job, main
+from baton.tasks.data.assemble import finish
+from baton.tasks.data.documents import (
     SPLITS,
     Split,
     SplitWriter,
@@ -32,9 +32,9 @@ from tasks.data.documents import (
     split_files,
     stem_of,
 )
-from tasks.data.gone import GoneDocuments, Mask
-from tasks.data.scan import Counts
-from tasks.data.spec import GatherSpec
+from baton.tasks.data.gone import GoneDocuments, Mask
+from baton.tasks.data.scan import Counts
+from baton.tasks.data.spec import GatherSpec
 
 IDS = 1_000_000  # in memory, about
 

@@ -18,10 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import feather
 
-from infra.storage.durable import write_json
-from tasks.core.job import StageError
-from tasks.core.manifest import read_manifest
-from tasks.data.source_changes import GONE, GONE_COUNTS
+from baton.infra.storage.durable import write_json
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.data.source_changes import GONE, GONE_COUNTS
 
 _SCHEMA = pa.schema([("corpus", pa.string()), ("part", pa.string()), ("rows", pa.list_(pa.int64()))])
 

@@ -16,8 +16,8 @@ documents; `renamed` and `deleted` count the changes to known documents since th
 documents of all known corpora that the source no longer has; `known_digest` is a key of these corpora.
 """
 
-from tasks.core.job import Job, main
-from tasks.data.corpus import make_corpus
+from baton.tasks.core.job import Job, main
+from baton.tasks.data.corpus import make_corpus
 
 
 def work(job: Job) -> None:

@@ -19,11 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tasks.core.job import Input, Job
-from tasks.core.manifest import json_key
-from tasks.data.compare import Known
-from tasks.data.partition_cache import FolderCache, disk_cache, is_intact, make_once
-from tasks.data.stored_folders import StoredFolders
+from baton.tasks.core.job import Input, Job
+from baton.tasks.core.manifest import json_key
+from baton.tasks.data.compare import Known
+from baton.tasks.data.partition_cache import FolderCache, disk_cache, is_intact, make_once
+from baton.tasks.data.stored_folders import StoredFolders
 
 NAMES_VERSION = 2  # raise it when the same corpora would have another block
 

@@ -13,15 +13,15 @@ import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel
 
-from infra.storage.durable import new_folder, remove
-from infra.text import number
-from tasks.core.job import Input, StageError
-from tasks.core.manifest import json_key
-from tasks.data.compare import PLACED, Known
-from tasks.data.known_blocks import KnownBlocks
-from tasks.data.partition_cache import FolderCache
-from tasks.data.rounds import NOTHING, Report
-from tasks.data.scan import names_in
+from baton.infra.storage.durable import new_folder, remove
+from baton.infra.text import number
+from baton.tasks.core.job import Input, StageError
+from baton.tasks.core.manifest import json_key
+from baton.tasks.data.compare import PLACED, Known
+from baton.tasks.data.known_blocks import KnownBlocks
+from baton.tasks.data.partition_cache import FolderCache
+from baton.tasks.data.rounds import NOTHING, Report
+from baton.tasks.data.scan import names_in
 
 FOUND = "found.json"
 SCANS = "partitions.json"  # in a corpus' record: the scans that it was made of

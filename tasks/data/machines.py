@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from infra.process.torchrun_env import Node
-from infra.storage.durable import write_json
-from tasks.core.job import Job
-from tasks.data.rounds import Amount, Progress, Work, Workers, dealt, wait_for
+from baton.infra.process.torchrun_env import Node
+from baton.infra.storage.durable import write_json
+from baton.tasks.core.job import Job
+from baton.tasks.data.rounds import Amount, Progress, Work, Workers, dealt, wait_for
 
 SPEEDS = "speeds.json"
 

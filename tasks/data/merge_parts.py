@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.storage.durable import new_folder
-from tasks.data.encode import IDS, LENGTHS
-from tasks.data.indexed_dataset import TokenDtype, write_index
-from tasks.data.rounds import NOTHING, Report
+from baton.infra.storage.durable import new_folder
+from baton.tasks.data.encode import IDS, LENGTHS
+from baton.tasks.data.indexed_dataset import TokenDtype, write_index
+from baton.tasks.data.rounds import NOTHING, Report
 
 COPIED = 16 << 20  # bytes at a time
 

@@ -40,9 +40,9 @@ import numpy as np
 import numpy.typing as npt
 from rensa import RMinHash
 
-from tasks.data.curate_spec import NearDuplicatesStep
-from tasks.data.documents import Document
-from tasks.data.ngrams import Hashes, ngrams, word_hashes
+from baton.tasks.data.curate_spec import NearDuplicatesStep
+from baton.tasks.data.documents import Document
+from baton.tasks.data.ngrams import Hashes, ngrams, word_hashes
 
 PERMUTATIONS = 112
 SHINGLE = 5  # words

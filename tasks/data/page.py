@@ -1,8 +1,8 @@
 """The pages of a corpus, a tokenizer and a tokenized corpus."""
 
-from infra.text import count, number, share, size, words
-from tasks.pages.blocks import Block, Cell, Code, Fold, Pieces, Table, Text
-from tasks.pages.source import Source
+from baton.infra.text import count, number, share, size, words
+from baton.tasks.pages.blocks import Block, Cell, Code, Fold, Pieces, Table, Text
+from baton.tasks.pages.source import Source
 
 MOST_BROKEN = 20  # files that are named
 MOST_CHANGES = 400  # that are listed

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from infra.paths import baton_home
-from infra.storage.durable import NO_LINK, make_folder, new_folder, remove
-from tasks.core.manifest import MANIFEST, ArtifactError, verify, write_manifest
+from baton.infra.paths import baton_home
+from baton.infra.storage.durable import NO_LINK, make_folder, new_folder, remove
+from baton.tasks.core.manifest import MANIFEST, ArtifactError, verify, write_manifest
 
 MAX_UNUSED_S = 30 * 24 * 3600.0  # a folder that is unused for longer is removed
 MIN_FREE = 0.1  # fraction of the disk

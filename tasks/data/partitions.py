@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from blake3 import blake3
 
-from infra.storage.address import File
-from tasks.data.source_spec import AnySource, FunctionSource, HuggingFaceSource, JsonlSource, ParquetSource
+from baton.infra.storage.address import File
+from baton.tasks.data.source_spec import AnySource, FunctionSource, HuggingFaceSource, JsonlSource, ParquetSource
 
 LARGEST = 4  # size limit of a partition of several files, as a multiple of the target
 

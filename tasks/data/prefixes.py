@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tasks.core.manifest import Manifest
-from tasks.data.documents import Split, split_names, stem
+from baton.tasks.core.manifest import Manifest
+from baton.tasks.data.documents import Split, split_names, stem
 
 T = TypeVar("T")
 

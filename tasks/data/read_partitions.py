@@ -4,16 +4,16 @@ The corpus engine, whose pod runs after those of all shares, finds the results i
 the missing partitions itself.
 """
 
-from infra.storage.durable import remove
-from tasks.core.job import Job, main
-from tasks.data.classifier import check_classifiers
-from tasks.data.corpus import ROUNDS, SCANS, planned, scan_items
-from tasks.data.decontaminate import with_indexes
-from tasks.data.machines import Rounds
-from tasks.data.rounds import workers
-from tasks.data.scan import scan
-from tasks.data.shares import items_of_share, make_share
-from tasks.data.spec import ReadShareSpec
+from baton.infra.storage.durable import remove
+from baton.tasks.core.job import Job, main
+from baton.tasks.data.classifier import check_classifiers
+from baton.tasks.data.corpus import ROUNDS, SCANS, planned, scan_items
+from baton.tasks.data.decontaminate import with_indexes
+from baton.tasks.data.machines import Rounds
+from baton.tasks.data.rounds import workers
+from baton.tasks.data.scan import scan
+from baton.tasks.data.shares import items_of_share, make_share
+from baton.tasks.data.spec import ReadShareSpec
 
 
 def work(job: Job) -> None:

@@ -26,8 +26,8 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from infra.process.limits import cores
-from tasks.core.job import StageError
+from baton.infra.process.limits import cores
+from baton.tasks.core.job import StageError
 
 AHEAD = 3  # items in flight per other process
 ALONE_S = 0.5  # the time that a process takes to start

@@ -24,12 +24,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel
 
-from tasks.core.job import StageError
-from tasks.core.manifest import read_manifest
-from tasks.data.curate import Curation
-from tasks.data.curate_spec import CurateStep, NearDuplicatesStep, step_names
-from tasks.data.curation_tally import Tally
-from tasks.data.documents import (
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.data.curate import Curation
+from baton.tasks.data.curate_spec import CurateStep, NearDuplicatesStep, step_names
+from baton.tasks.data.curation_tally import Tally
+from baton.tasks.data.documents import (
     SPLITS,
     Document,
     Split,
@@ -40,14 +40,14 @@ from tasks.data.documents import (
     split_of,
     write_names,
 )
-from tasks.data.exact_duplicates import KeyWriter
-from tasks.data.near_duplicates import NearWriter
-from tasks.data.partition_cache import FolderCache, make_once
-from tasks.data.partitions import Partition
-from tasks.data.readers.raw import Broken, Raw, add_broken
-from tasks.data.rounds import NOTHING, Amount, Report
-from tasks.data.source_spec import AnySource, has_metadata
-from tasks.data.sources import read_source
+from baton.tasks.data.exact_duplicates import KeyWriter
+from baton.tasks.data.near_duplicates import NearWriter
+from baton.tasks.data.partition_cache import FolderCache, make_once
+from baton.tasks.data.partitions import Partition
+from baton.tasks.data.readers.raw import Broken, Raw, add_broken
+from baton.tasks.data.rounds import NOTHING, Amount, Report
+from baton.tasks.data.source_spec import AnySource, has_metadata
+from baton.tasks.data.sources import read_source
 
 COPIES = "copies.parquet"
 SHOWN = 3  # documents in a message

@@ -24,22 +24,22 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from infra.process.torchrun_env import Node, placed_nodes, this_node
-from infra.storage.durable import make_folder, remove, write_json
-from tasks.core.job import Input, Job, main
-from tasks.core.manifest import Manifest, json_key, read_manifest
-from tasks.core.stored import manifest_at
-from tasks.data.documents import split_names, stem
-from tasks.data.encode import DocumentEncoder, EncodeItem, encode, encoded
-from tasks.data.encoders import choose
-from tasks.data.machines import Rounds, Span
-from tasks.data.merge_parts import JoinItem, join
-from tasks.data.partition_cache import disk_cache
-from tasks.data.prefixes import HELD_OUT, FilePart, Prefix, parts, prefixes
-from tasks.data.rounds import NOTHING, Amount, wait_for, workers
-from tasks.data.spec import ShardsSpec
-from tasks.data.stored_folders import stored
-from tasks.models.tokenizers import beginning, plain
+from baton.infra.process.torchrun_env import Node, placed_nodes, this_node
+from baton.infra.storage.durable import make_folder, remove, write_json
+from baton.tasks.core.job import Input, Job, main
+from baton.tasks.core.manifest import Manifest, json_key, read_manifest
+from baton.tasks.core.stored import manifest_at
+from baton.tasks.data.documents import split_names, stem
+from baton.tasks.data.encode import DocumentEncoder, EncodeItem, encode, encoded
+from baton.tasks.data.encoders import choose
+from baton.tasks.data.machines import Rounds, Span
+from baton.tasks.data.merge_parts import JoinItem, join
+from baton.tasks.data.partition_cache import disk_cache
+from baton.tasks.data.prefixes import HELD_OUT, FilePart, Prefix, parts, prefixes
+from baton.tasks.data.rounds import NOTHING, Amount, wait_for, workers
+from baton.tasks.data.spec import ShardsSpec
+from baton.tasks.data.stored_folders import stored
+from baton.tasks.models.tokenizers import beginning, plain
 
 ENCODE_VERSION = 5  # raise it when the same part would have other tokens
 PARTS = "tokens"  # in the job's folder; not in work/, whose complete folders tasks/core/offsite.py would send too

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from infra.storage.durable import write_json
-from tasks.core.job import Job
-from tasks.data.machines import Rounds, Span
-from tasks.data.rounds import Work, dealt, workers
-from tasks.data.spec import ShareSpec
-from tasks.data.stored_folders import stored
+from baton.infra.storage.durable import write_json
+from baton.tasks.core.job import Job
+from baton.tasks.data.machines import Rounds, Span
+from baton.tasks.data.rounds import Work, dealt, workers
+from baton.tasks.data.spec import ShareSpec
+from baton.tasks.data.stored_folders import stored
 
 
 class Item(Protocol):

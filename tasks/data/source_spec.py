@@ -17,14 +17,14 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, model_serializer
 
-from infra.errors import UserError, absent
-from infra.placement.config import VariableName
-from infra.storage.address import DIGEST, File, digest_of, fetch, find, state_of
-from infra.storage.buckets import StorageError, is_bucket, read
-from tasks.core.json_data import JsonObject
-from tasks.core.spec import NotSeen, PathText, Problem, Spec, identity_if_set, not_identity
-from tasks.data.found_files import FoundFiles, find_files, suffix_of, unread_text
-from tasks.user_code.functions import Function
+from baton.infra.errors import UserError, absent
+from baton.infra.placement.config import VariableName
+from baton.infra.storage.address import DIGEST, File, digest_of, fetch, find, state_of
+from baton.infra.storage.buckets import StorageError, is_bucket, read
+from baton.tasks.core.json_data import JsonObject
+from baton.tasks.core.spec import NotSeen, PathText, Problem, Spec, identity_if_set, not_identity
+from baton.tasks.data.found_files import FoundFiles, find_files, suffix_of, unread_text
+from baton.tasks.user_code.functions import Function
 
 HUB_TIMEOUT_S = 30.0
 LARGEST_MB = 32.0  # default limit of a document's size

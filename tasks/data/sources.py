@@ -5,13 +5,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tasks.core.job import StageError
-from tasks.data.partitions import Piece, uncut
-from tasks.data.readers.columnar import read_arrow, read_parquet
-from tasks.data.readers.hugging_face import read_hugging_face
-from tasks.data.readers.jsonl import read_jsonl
-from tasks.data.readers.raw import Broken, Raw, encoded, refuse_large
-from tasks.data.source_spec import (
+from baton.tasks.core.job import StageError
+from baton.tasks.data.partitions import Piece, uncut
+from baton.tasks.data.readers.columnar import read_arrow, read_parquet
+from baton.tasks.data.readers.hugging_face import read_hugging_face
+from baton.tasks.data.readers.jsonl import read_jsonl
+from baton.tasks.data.readers.raw import Broken, Raw, encoded, refuse_large
+from baton.tasks.data.source_spec import (
     LARGEST_MB,
     AnySource,
     ArrowSource,
@@ -23,7 +23,7 @@ from tasks.data.source_spec import (
     StdlibSource,
     WarcSource,
 )
-from tasks.user_code.load_function import described
+from baton.tasks.user_code.load_function import described
 
 
 def read_source(
@@ -53,7 +53,7 @@ def read_source(
         case ArrowSource():
             return read_arrow(source, chosen, broken)
         case WarcSource():
-            from tasks.data.readers.warc import read_warc  # native parsers, which other sources do not need
+            from baton.tasks.data.readers.warc import read_warc  # native parsers, which other sources do not need
 
             return read_warc(source, chosen, broken)
 

@@ -5,13 +5,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from infra.storage.address import File, digest_of, fetch, files_in, find, selected, state_of
-from infra.storage.buckets import StorageError, is_bucket
-from tasks.core.spec import ByBaton, NotSeen, PathText, Problem, Spec, StageSpec, identity_if_set, not_identity
-from tasks.data.curate_spec import CurateStep, order_problems
-from tasks.data.source_spec import AnySource, HuggingFaceSource, OnDisk, Records, StdlibSource, expanded, is_path
-from tasks.models.tokenizer_files import FILES, TEMPLATES, template_problem, vocabulary
-from tasks.user_code.functions import same_names
+from baton.infra.storage.address import File, digest_of, fetch, files_in, find, selected, state_of
+from baton.infra.storage.buckets import StorageError, is_bucket
+from baton.tasks.core.spec import ByBaton, NotSeen, PathText, Problem, Spec, StageSpec, identity_if_set, not_identity
+from baton.tasks.data.curate_spec import CurateStep, order_problems
+from baton.tasks.data.source_spec import AnySource, HuggingFaceSource, OnDisk, Records, StdlibSource, expanded, is_path
+from baton.tasks.models.tokenizer_files import FILES, TEMPLATES, template_problem, vocabulary
+from baton.tasks.user_code.functions import same_names
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>")
 # Training a tokenizer took 2.8 GB for 1 GB of random words, 2.8 million distinct ones; for 1, 0.5, 0.13 GB of code and
@@ -292,7 +292,7 @@ class GatherSpec(StageSpec):
 def _missing(source: AnySource) -> list[Problem]:
     if not isinstance(source, Records):
         return source.missing()
-    from tasks.data.first_record import missing  # pyarrow: not on the path of --help
+    from baton.tasks.data.first_record import missing  # pyarrow: not on the path of --help
 
     return missing(source)
 

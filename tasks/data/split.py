@@ -18,14 +18,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from infra.storage.address import File
-from tasks.core.job import StageError
-from tasks.core.manifest import json_key, read_manifest
-from tasks.data.partition_cache import FolderCache, make_once
-from tasks.data.partitions import Partition, Piece
-from tasks.data.readers.jsonl import lines_of
-from tasks.data.rounds import Amount, Report
-from tasks.data.source_spec import AnySource, JsonlSource, WarcSource
+from baton.infra.storage.address import File
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import json_key, read_manifest
+from baton.tasks.data.partition_cache import FolderCache, make_once
+from baton.tasks.data.partitions import Partition, Piece
+from baton.tasks.data.readers.jsonl import lines_of
+from baton.tasks.data.rounds import Amount, Report
+from baton.tasks.data.source_spec import AnySource, JsonlSource, WarcSource
 
 SPLIT_VERSION = 1  # raise it when the same file would have other pieces
 LARGE = 2  # size from which on a file is cut, as a multiple of the target
@@ -64,7 +64,7 @@ def split(item: SplitItem, report: Report) -> None:
 
 def _pieces(item: SplitItem, report: Report, folder: Path) -> dict[str, Any]:
     if item.most is None:
-        from tasks.data.readers.warc_starts import piece_starts  # native parsers, which other sources do not need
+        from baton.tasks.data.readers.warc_starts import piece_starts  # native parsers, which other sources do not need
 
         return {"starts": piece_starts(item.file, item.target, report)}
     try:

@@ -10,11 +10,11 @@ rule of the bucket may delete old ones at any time.
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.storage import buckets as storage
-from infra.storage.durable import new_folder
-from tasks.core.job import Job
-from tasks.core.manifest import MANIFEST, ArtifactError, verify
-from tasks.core.stored import download, is_complete, manifest_at, send_sealed
+from baton.infra.storage import buckets as storage
+from baton.infra.storage.durable import new_folder
+from baton.tasks.core.job import Job
+from baton.tasks.core.manifest import MANIFEST, ArtifactError, verify
+from baton.tasks.core.stored import download, is_complete, manifest_at, send_sealed
 
 
 @dataclass(frozen=True)

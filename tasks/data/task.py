@@ -3,26 +3,26 @@ documents, merged corpora and merged shards."""
 
 from collections.abc import Sequence
 
-import images
-from infra.process.launch import Engine, Launch
-from infra.process.torchrun_env import placed_nodes
-from tasks.core.manifest import ALL, MANIFEST, json_key
-from tasks.data.artifact import Corpus, StoredPartitions, TokenizedCorpus, Tokenizer
-from tasks.data.source_changes import GONE, GONE_COUNTS
-from tasks.data.spec import CorpusSpec, GatherSpec, ReadShareSpec, ShardsSpec, ShareSpec, TokenizerSpec
-from tasks.rows.artifact import Rows
-from tasks.run import run
-from tasks.stage import stage
-from tasks.stage_job import Reads
+from baton import images
+from baton.infra.process.launch import Engine, Launch
+from baton.infra.process.torchrun_env import placed_nodes
+from baton.tasks.core.manifest import ALL, MANIFEST, json_key
+from baton.tasks.data.artifact import Corpus, StoredPartitions, TokenizedCorpus, Tokenizer
+from baton.tasks.data.source_changes import GONE, GONE_COUNTS
+from baton.tasks.data.spec import CorpusSpec, GatherSpec, ReadShareSpec, ShardsSpec, ShareSpec, TokenizerSpec
+from baton.tasks.rows.artifact import Rows
+from baton.tasks.run import run
+from baton.tasks.stage import stage
+from baton.tasks.stage_job import Reads
 
-READ = Engine("read_partitions", "tasks.data.read_partitions", version="4")
-CORPUS = Engine("corpus", "tasks.data.corpus", version="4")
-TOKENIZER = Engine("tokenizer", "tasks.data.tokenizer", version="3")
-ENCODE = Engine("encode_partitions", "tasks.data.encode_partitions", version="5")
-SHARDS = Engine("shards", "tasks.data.shards", version="5")
-INCREMENT = Engine("increment", "tasks.data.increment", version="7")
-GATHER = Engine("gather", "tasks.data.gather", version="1")
-COMPACT = Engine("compact", "tasks.data.compact", version="2")
+READ = Engine("read_partitions", "baton.tasks.data.read_partitions", version="4")
+CORPUS = Engine("corpus", "baton.tasks.data.corpus", version="4")
+TOKENIZER = Engine("tokenizer", "baton.tasks.data.tokenizer", version="3")
+ENCODE = Engine("encode_partitions", "baton.tasks.data.encode_partitions", version="5")
+SHARDS = Engine("shards", "baton.tasks.data.shards", version="5")
+INCREMENT = Engine("increment", "baton.tasks.data.increment", version="7")
+GATHER = Engine("gather", "baton.tasks.data.gather", version="1")
+COMPACT = Engine("compact", "baton.tasks.data.compact", version="2")
 
 AGAINST = {"against": (*Rows.held_out_files, MANIFEST)}  # the manifest has the name of their source, for reports
 ON_DEMAND = Reads(on_demand="corpus")

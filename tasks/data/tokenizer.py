@@ -19,14 +19,14 @@ from pathlib import Path
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as FastTokenizer
 
-from infra.storage.durable import write_json
-from tasks.core.job import Job, StageError, main
-from tasks.core.manifest import read_manifest
-from tasks.data.documents import documents_in, read_documents, row_groups
-from tasks.data.spec import SPECIAL_TOKENS, TokenizerSpec
-from tasks.models.tokenizer_files import CONFIG as TOKENIZER_CONFIG
-from tasks.models.tokenizer_files import FILES, TEMPLATE, TOKENIZER
-from tasks.models.tokenizers import UNKNOWN, load, plain, size, write
+from baton.infra.storage.durable import write_json
+from baton.tasks.core.job import Job, StageError, main
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.data.documents import documents_in, read_documents, row_groups
+from baton.tasks.data.spec import SPECIAL_TOKENS, TokenizerSpec
+from baton.tasks.models.tokenizer_files import CONFIG as TOKENIZER_CONFIG
+from baton.tasks.models.tokenizer_files import FILES, TEMPLATE, TOKENIZER
+from baton.tasks.models.tokenizers import UNKNOWN, load, plain, size, write
 
 END_OF_TEXT, PAD, *CHAT_TOKENS = SPECIAL_TOKENS
 

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel
 
-from infra.storage.durable import new_folder
-from tasks.data.curate_spec import CurateStep
-from tasks.data.curation_tally import SAMPLES, Count, Tally
-from tasks.data.documents import (
+from baton.infra.storage.durable import new_folder
+from baton.tasks.data.curate_spec import CurateStep
+from baton.tasks.data.curation_tally import SAMPLES, Count, Tally
+from baton.tasks.data.documents import (
     SPLITS,
     Split,
     SplitWriter,
@@ -27,9 +27,9 @@ from tasks.data.documents import (
     source_at,
     split_files,
 )
-from tasks.data.exact_duplicates import Places, drops_of
-from tasks.data.rounds import Amount, Report
-from tasks.data.scan import Scanned, Size, curation_of
+from baton.tasks.data.exact_duplicates import Places, drops_of
+from baton.tasks.data.rounds import Amount, Report
+from baton.tasks.data.scan import Scanned, Size, curation_of
 
 WRITTEN = "written.json"
 REASON = "near duplicate"

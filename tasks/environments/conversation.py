@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from tasks.user_code.load_function import SOURCES, Unusable, described
+from baton.tasks.user_code.load_function import SOURCES, Unusable, described
 
 NOT_TOOLS = ("reset", "get_reward")
 

@@ -20,12 +20,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
-from tasks.core.job import StageError
-from tasks.environments.host import LOAD_S, SILENT_S
-from tasks.environments.spec import ToolUse
-from tasks.rewards.user_process import UserProcess
-from tasks.rows.stored import Row
-from tasks.user_code.load_function import SOURCES
+from baton.tasks.core.job import StageError
+from baton.tasks.environments.host import LOAD_S, SILENT_S
+from baton.tasks.environments.spec import ToolUse
+from baton.tasks.rewards.user_process import UserProcess
+from baton.tasks.rows.stored import Row
+from baton.tasks.user_code.load_function import SOURCES
 
 Call = tuple[str, Any]  # the tool's name and its arguments
 
@@ -71,7 +71,7 @@ class Environments:
             home = stack.enter_context(TemporaryDirectory(prefix="baton-environments-", ignore_cleanup_errors=True))
             folder = Path(home) / "0"
             what = "environment" if self.spec.environment else "tool"
-            self._process = UserProcess(folder, self.spec.tool_variables, "tasks.environments.host", what=what)
+            self._process = UserProcess(folder, self.spec.tool_variables, "baton.tasks.environments.host", what=what)
             stack.callback(self._process.close)
             functions = {at: function.pinned() for at, function in self.spec.tool_functions().items()}
             for function in functions.values():

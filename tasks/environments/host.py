@@ -1,5 +1,5 @@
 """Import an environment and tools once, and fork a process for each conversation:
-`python -P -m tasks.environments.host FOLDER`, see environments.py and tasks/rewards/user_process.py.
+`python -P -m baton.tasks.environments.host FOLDER`, see environments.py and tasks/rewards/user_process.py.
 
 A request is a line of JSON on standard input, its answer a line of JSON on standard output:
 
@@ -27,9 +27,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from infra.process.limits import cores
-from tasks.environments.conversation import serve
-from tasks.user_code.load_function import (
+from baton.infra.process.limits import cores
+from baton.tasks.environments.conversation import serve
+from baton.tasks.user_code.load_function import (
     SOURCES,
     Unusable,
     end_together,

@@ -8,8 +8,8 @@ is appended to the last user message. Its other public methods are the tools. Ty
 of each tool tell the model how to call it. `get_reward()`, if there is one, is added to the rewards.
 """
 
-from tasks.core.spec import Problem, Spec, identity_if_set
-from tasks.user_code.functions import FUNCTION, Function, same_names
+from baton.tasks.core.spec import Problem, Spec, identity_if_set
+from baton.tasks.user_code.functions import FUNCTION, Function, same_names
 
 TOOL_FIELDS = ("max_turns", "tool_timeout_s", "tool_memory_gb", "tool_variables")
 

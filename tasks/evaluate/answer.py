@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from vllm import LLM
 
-from tasks.core.job import Job
-from tasks.evaluate.bits_per_byte import Window
-from tasks.evaluate.model_info import ModelInfo
-from tasks.evaluate.saved_answers import SavedAnswers
-from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
-from tasks.vllm.engine import Completion, close_engines, open_engine, sample, scores
+from baton.tasks.core.job import Job
+from baton.tasks.evaluate.bits_per_byte import Window
+from baton.tasks.evaluate.model_info import ModelInfo
+from baton.tasks.evaluate.saved_answers import SavedAnswers
+from baton.tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
+from baton.tasks.vllm.engine import Completion, close_engines, open_engine, sample, scores
 
 # The progress bar's step, and the most work that a resume may have to repeat
 PROMPTS_A_CALL = 256

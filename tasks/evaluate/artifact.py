@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from infra.text import measure
-from infra.tracking.relations import Relation
-from tasks.artifacts import Artifact
+from baton.infra.text import measure
+from baton.infra.tracking.relations import Relation
+from baton.tasks.artifacts import Artifact
 
 
 class EvalReport(Artifact):
@@ -14,10 +14,10 @@ class EvalReport(Artifact):
     order = 110
     family = "finding"
     relation = Relation("measured")
-    page = "tasks.evaluate.page:evaluation"
+    page = "baton.tasks.evaluate.page:evaluation"
     label: str
     model_digest: str
-    metrics: dict[str, dict[str, Any]]  # name -> fields of a tasks.core.metric.Metric
+    metrics: dict[str, dict[str, Any]]  # name -> fields of a baton.tasks.core.metric.Metric
     headline: str = ""  # name of the main metric: the first evaluator's first, or bits per byte
     measured: dict[str, str] = {}  # "bits_per_byte" or an evaluator's name -> description of the data
 

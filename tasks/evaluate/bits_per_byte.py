@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tasks.core.metric import Metric
-from tasks.data.documents import Document
+from baton.tasks.core.metric import Metric
+from baton.tasks.data.documents import Document
 
 
 def held_out_texts(documents: Iterable[Document], budget: int) -> list[Document]:

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
 
-from tasks.core.job import StageError
-from tasks.environments.environments import Environments
-from tasks.evaluate.episodes import Played
-from tasks.evaluate.model_info import ModelInfo
-from tasks.evaluate.questions import Question
-from tasks.evaluate.spec import EvaluatorSpec
-from tasks.posttrain.spec import LengthLimits
-from tasks.posttrain.tool_calls import ToolCalls
-from tasks.posttrain.turns import Conversation, converse
+from baton.tasks.core.job import StageError
+from baton.tasks.environments.environments import Environments
+from baton.tasks.evaluate.episodes import Played
+from baton.tasks.evaluate.model_info import ModelInfo
+from baton.tasks.evaluate.questions import Question
+from baton.tasks.evaluate.spec import EvaluatorSpec
+from baton.tasks.posttrain.spec import LengthLimits
+from baton.tasks.posttrain.tool_calls import ToolCalls
+from baton.tasks.posttrain.turns import Conversation, converse
 
 if TYPE_CHECKING:
-    from tasks.evaluate.answer import EvaluatedModel
+    from baton.tasks.evaluate.answer import EvaluatedModel
 
 CONVERSATIONS_A_CALL = 128  # at the same time, each with a process; the most that a resume may have to repeat
 

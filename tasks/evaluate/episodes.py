@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from infra.evaluated import known_mean
-from tasks.core.metric import Metric
-from tasks.evaluate.questions import Messages
+from baton.infra.evaluated import known_mean
+from baton.tasks.core.metric import Metric
+from baton.tasks.evaluate.questions import Messages
 
 
 class Played(NamedTuple):

@@ -3,8 +3,8 @@ errors are over the prompts' means."""
 
 from collections.abc import Sequence
 
-from infra.evaluated import chance_of_pass, known_mean
-from tasks.core.metric import Metric
+from baton.infra.evaluated import chance_of_pass, known_mean
+from baton.tasks.core.metric import Metric
 
 
 def mean_reward(rewards: Sequence[Sequence[float | None]]) -> Metric | None:

@@ -31,29 +31,29 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from infra.progress import say
-from infra.storage.durable import write_json
-from infra.text import size
-from infra.tracking.redact import redact_spec
-from tasks.core.job import Job, StageError, main
-from tasks.core.metric import Metric
-from tasks.environments.environments import Environments
-from tasks.evaluate import questions
-from tasks.evaluate.bits_per_byte import bits_per_byte
-from tasks.evaluate.episodes import metrics_of_turns
-from tasks.evaluate.held_out import FIRST, HeldOutText, choose
-from tasks.evaluate.model_info import ModelInfo, read_model_info
-from tasks.evaluate.questions import Question
-from tasks.evaluate.rewarded import Answers, rewarded, start_rewards
-from tasks.evaluate.saved_answers import SavedAnswers
-from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
-from tasks.models.adapter_base import model_of
-from tasks.rewards.thinking import ThinkingCounts, in_words
+from baton.infra.progress import say
+from baton.infra.storage.durable import write_json
+from baton.infra.text import size
+from baton.infra.tracking.redact import redact_spec
+from baton.tasks.core.job import Job, StageError, main
+from baton.tasks.core.metric import Metric
+from baton.tasks.environments.environments import Environments
+from baton.tasks.evaluate import questions
+from baton.tasks.evaluate.bits_per_byte import bits_per_byte
+from baton.tasks.evaluate.episodes import metrics_of_turns
+from baton.tasks.evaluate.held_out import FIRST, HeldOutText, choose
+from baton.tasks.evaluate.model_info import ModelInfo, read_model_info
+from baton.tasks.evaluate.questions import Question
+from baton.tasks.evaluate.rewarded import Answers, rewarded, start_rewards
+from baton.tasks.evaluate.saved_answers import SavedAnswers
+from baton.tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
+from baton.tasks.models.adapter_base import model_of
+from baton.tasks.rewards.thinking import ThinkingCounts, in_words
 
 if TYPE_CHECKING:
-    from tasks.evaluate.answer import EvaluatedModel
-    from tasks.evaluate.harness import Harnessed, Tasks
-    from tasks.evaluate.language_model import Lengths
+    from baton.tasks.evaluate.answer import EvaluatedModel
+    from baton.tasks.evaluate.harness import Harnessed, Tasks
+    from baton.tasks.evaluate.language_model import Lengths
 
 SAMPLES = 12
 
@@ -91,7 +91,7 @@ def evaluate(job: Job, spec: EvaluateSpec, environments: Mapping[str, Environmen
     for name in asked:
         start_rewards(spec.evaluators()[name])
 
-    from tasks.evaluate.answer import EvaluatedModel  # takes seconds to import vLLM, so after the input's checks
+    from baton.tasks.evaluate.answer import EvaluatedModel  # takes seconds to import vLLM, so after the input's checks
 
     built, measured = _build_tasks(job, spec, info)
     lengths = [
@@ -182,7 +182,7 @@ def _answers(
     """Return (completions or conversations, the name of the environment's get_reward, metrics of the turns)."""
     if environments is None:
         return model.completions(name, [question.tokens for question in chosen], evaluator), None, {}
-    from tasks.evaluate.conversations import play
+    from baton.tasks.evaluate.conversations import play
 
     played = play(name, evaluator, chosen, environments, info, model)
     return played, environments.name if environments.owns_reward else None, metrics_of_turns(played)
@@ -193,8 +193,8 @@ def _build_tasks(job: Job, spec: EvaluateSpec, info: ModelInfo) -> tuple[dict[st
     evaluators = {name: evaluator for name, evaluator in spec.evaluators().items() if evaluator.lm_eval}
     if not evaluators:
         return {}, {}
-    from tasks.evaluate.harness import build, load_tasks
-    from tasks.evaluate.language_model import Lengths
+    from baton.tasks.evaluate.harness import build, load_tasks
+    from baton.tasks.evaluate.language_model import Lengths
 
     loaded = {name: load_tasks(name, evaluator, job.work / "tasks" / name) for name, evaluator in evaluators.items()}
     lengths = {}
@@ -212,8 +212,8 @@ def _no_engine() -> NoReturn:
 def _harnessed(
     job: Job, name: str, tasks: "Tasks", info: ModelInfo, model: "EvaluatedModel"
 ) -> tuple["Harnessed", ThinkingCounts]:
-    from tasks.evaluate.harness import run_tasks
-    from tasks.evaluate.language_model import VLLMModel
+    from baton.tasks.evaluate.harness import run_tasks
+    from baton.tasks.evaluate.language_model import VLLMModel
 
     lm = VLLMModel(
         model.engine,

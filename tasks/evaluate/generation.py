@@ -12,7 +12,7 @@ from typing import Any
 
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 
-from tasks.core.job import StageError
+from baton.tasks.core.job import StageError
 
 NEW_TOKENS = 256  # lm-eval's default of max_gen_toks
 # Names in Transformers' generate() -> vLLM's names
@@ -64,7 +64,7 @@ class Generation:
 
     new_tokens: int
     stop: list[str]  # a text ends before the first of these
-    options: dict[str, Any]  # options of tasks.vllm.engine.sample
+    options: dict[str, Any]  # options of baton.tasks.vllm.engine.sample
 
 
 def generation(given: Mapping[str, Any], end_of_text: str) -> Generation:

@@ -31,12 +31,12 @@ from lm_eval.api.registry import AGGREGATION_REGISTRY, is_higher_better
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable
 
-from tasks.core.job import StageError
-from tasks.core.metric import Metric
-from tasks.evaluate.spec import EvaluatorSpec
-from tasks.evaluate.task_configs import register
-from tasks.evaluate.task_files import place
-from tasks.user_code.load_function import described
+from baton.tasks.core.job import StageError
+from baton.tasks.core.metric import Metric
+from baton.tasks.evaluate.spec import EvaluatorSpec
+from baton.tasks.evaluate.task_configs import register
+from baton.tasks.evaluate.task_files import place
+from baton.tasks.user_code.load_function import described
 
 RESAMPLES = 1_000  # for the standard error of a metric that is not a mean
 # Metrics of lm-eval that lie in [0, 1] (lm_eval/api/metrics.py); a task's own function may use the same name for

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.data.documents import Document, read_documents
-from tasks.evaluate.bits_per_byte import Window, held_out_texts, windows
-from tasks.evaluate.model_info import ModelInfo
+from baton.tasks.data.documents import Document, read_documents
+from baton.tasks.evaluate.bits_per_byte import Window, held_out_texts, windows
+from baton.tasks.evaluate.model_info import ModelInfo
 
 FIRST = "corpus"  # the set that must have text; the others may be empty
 

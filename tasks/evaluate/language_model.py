@@ -19,12 +19,12 @@ from lm_eval.models.utils import postprocess_generated_text
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from vllm import LLM
 
-from tasks.core.job import StageError
-from tasks.evaluate.generation import Generation, generation
-from tasks.evaluate.model_info import ModelInfo
-from tasks.models.tokenizers import begun, parsed
-from tasks.rewards.thinking import Thinking, ThinkingCounts
-from tasks.vllm.engine import sample, scores
+from baton.tasks.core.job import StageError
+from baton.tasks.evaluate.generation import Generation, generation
+from baton.tasks.evaluate.model_info import ModelInfo
+from baton.tasks.models.tokenizers import begun, parsed
+from baton.tasks.rewards.thinking import Thinking, ThinkingCounts
+from baton.tasks.vllm.engine import sample, scores
 
 REQUESTS_A_CALL = 256
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from infra.progress import say
-from tasks.core.job import StageError
-from tasks.core.manifest import read_manifest
-from tasks.models.hf_files import model_in
-from tasks.models.tokenizers import beginning, load, plain
-from tasks.posttrain.encode import RowEncoder
+from baton.infra.progress import say
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.models.hf_files import model_in
+from baton.tasks.models.tokenizers import beginning, load, plain
+from baton.tasks.posttrain.encode import RowEncoder
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from tasks.evaluate.spec import EvaluateSpec
-from tasks.hardware.memory import Memory
-from tasks.hardware.need import BYTES_PER_TOKEN, Conditions, Need, Work
-from tasks.posttrain.spec import LENGTH
+from baton.tasks.evaluate.spec import EvaluateSpec
+from baton.tasks.hardware.memory import Memory
+from baton.tasks.hardware.need import BYTES_PER_TOKEN, Conditions, Need, Work
+from baton.tasks.posttrain.spec import LENGTH
 
 AT_A_TIME = 256  # concurrent sequences, max_num_seqs of open_engine
 

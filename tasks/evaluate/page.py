@@ -1,10 +1,10 @@
 """The lineage page of an evaluation."""
 
-from tasks.evaluate.results import read_results
-from tasks.evaluate.samples import samples
-from tasks.evaluate.scores import measured_on, score_bars, score_table, set_table
-from tasks.pages.blocks import Block
-from tasks.pages.source import Source
+from baton.tasks.evaluate.results import read_results
+from baton.tasks.evaluate.samples import samples
+from baton.tasks.evaluate.scores import measured_on, score_bars, score_table, set_table
+from baton.tasks.pages.blocks import Block
+from baton.tasks.pages.source import Source
 
 
 def evaluation(source: Source) -> list[Block]:

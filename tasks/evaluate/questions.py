@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.core.job import StageError
-from tasks.core.manifest import text_digest
-from tasks.evaluate.model_info import ModelInfo
-from tasks.evaluate.spec import EvaluatorSpec
-from tasks.posttrain.encode import RowRefused
-from tasks.rewards.gold import own_answer
-from tasks.rows.marks import verdict
-from tasks.rows.stored import TRAIN, common_prefix, drops_faulty, encoded, read_rows
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import text_digest
+from baton.tasks.evaluate.model_info import ModelInfo
+from baton.tasks.evaluate.spec import EvaluatorSpec
+from baton.tasks.posttrain.encode import RowRefused
+from baton.tasks.rewards.gold import own_answer
+from baton.tasks.rows.marks import verdict
+from baton.tasks.rows.stored import TRAIN, common_prefix, drops_faulty, encoded, read_rows
 
 Messages = list[dict[str, Any]]
 Prompt = str | Messages  # TRL's two formats of prompts and completions

@@ -6,8 +6,8 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 
-from tasks.models.tokenizers import load
-from tasks.posttrain.encode import RowEncoder
+from baton.tasks.models.tokenizers import load
+from baton.tasks.posttrain.encode import RowEncoder
 
 CHATML = "<|im_start|>{role}\n{content}<|im_end|>\n"
 

@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from infra import evaluated
-from infra.evaluated import (
+from baton.infra import evaluated
+from baton.infra.evaluated import (
     BITS,
     COMPLETIONS,
     DOCUMENTS,
@@ -19,9 +19,9 @@ from infra.evaluated import (
     MetricDifference,
     items_of,
 )
-from tasks.core.manifest import Manifest, read_manifest
-from tasks.core.metric import Metric, metrics_of
-from tasks.rows.stored import read_lines
+from baton.tasks.core.manifest import Manifest, read_manifest
+from baton.tasks.core.metric import Metric, metrics_of
+from baton.tasks.rows.stored import read_lines
 
 __all__ = ["BITS", "SETS"]
 

@@ -4,23 +4,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tasks.core.job import Job
-from tasks.core.metric import Metric
-from tasks.evaluate.episodes import Played
-from tasks.evaluate.estimates import distinct, mean_reward, pass_at
-from tasks.evaluate.model_info import ModelInfo
-from tasks.evaluate.questions import Messages, Question
-from tasks.evaluate.saved_answers import SavedAnswers
-from tasks.evaluate.spec import EvaluatorSpec
-from tasks.posttrain.encode import RowEncoder
-from tasks.rewards.call import ENVIRONMENTS, text_of
-from tasks.rewards.scorer import Scorer, refuse_reserved
-from tasks.rewards.spec import RewardSpec
-from tasks.rewards.thinking import Thinking, ThinkingCounts, with_beginning, without_thoughts
-from tasks.rows.stored import reward_columns
+from baton.tasks.core.job import Job
+from baton.tasks.core.metric import Metric
+from baton.tasks.evaluate.episodes import Played
+from baton.tasks.evaluate.estimates import distinct, mean_reward, pass_at
+from baton.tasks.evaluate.model_info import ModelInfo
+from baton.tasks.evaluate.questions import Messages, Question
+from baton.tasks.evaluate.saved_answers import SavedAnswers
+from baton.tasks.evaluate.spec import EvaluatorSpec
+from baton.tasks.posttrain.encode import RowEncoder
+from baton.tasks.rewards.call import ENVIRONMENTS, text_of
+from baton.tasks.rewards.scorer import Scorer, refuse_reserved
+from baton.tasks.rewards.spec import RewardSpec
+from baton.tasks.rewards.thinking import Thinking, ThinkingCounts, with_beginning, without_thoughts
+from baton.tasks.rows.stored import reward_columns
 
 if TYPE_CHECKING:
-    from tasks.evaluate.answer import Answer
+    from baton.tasks.evaluate.answer import Answer
 
 Answers = Sequence[Sequence["Answer | Played"]]  # the answers to each question
 

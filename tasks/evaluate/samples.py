@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from infra.evaluated import SAMPLES, as_text, common_samples
-from infra.text import measure
-from tasks.evaluate.results import Results
-from tasks.pages.blocks import Block, Mark, Sample
+from baton.infra.evaluated import SAMPLES, as_text, common_samples
+from baton.infra.text import measure
+from baton.tasks.evaluate.results import Results
+from baton.tasks.pages.blocks import Block, Mark, Sample
 
 
 def samples(results: list[Results], shown: int = SAMPLES) -> list[Block]:

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from infra.storage.durable import remove
-from tasks.core.checkpoints import CheckpointFolder
-from tasks.core.job import Job
-from tasks.core.manifest import write_manifest
+from baton.infra.storage.durable import remove
+from baton.tasks.core.checkpoints import CheckpointFolder
+from baton.tasks.core.job import Job
+from baton.tasks.core.manifest import write_manifest
 
 FILE = "answers.json"
 MAX_PARTS = 2  # older ones are removed

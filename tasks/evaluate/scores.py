@@ -4,13 +4,13 @@ import math
 from dataclasses import replace
 from functools import partial
 
-from infra.drawing.charts import bars
-from infra.text import measure, number, size
-from tasks.core.metric import Metric
-from tasks.core.seeds import Spread, by_model
-from tasks.evaluate.results import Results
-from tasks.pages.blocks import Block, Cell, Grid, Mark, Table, Text
-from tasks.rewards.thinking import in_words
+from baton.infra.drawing.charts import bars
+from baton.infra.text import measure, number, size
+from baton.tasks.core.metric import Metric
+from baton.tasks.core.seeds import Spread, by_model
+from baton.tasks.evaluate.results import Results
+from baton.tasks.pages.blocks import Block, Cell, Grid, Mark, Table, Text
+from baton.tasks.rewards.thinking import in_words
 
 REFERENCE = "reference"  # the rewards of the reference completions: the ceiling
 MOST_BARS = 12

@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Self
 
 from pydantic import ConfigDict, Field
 
-from infra.storage.address import File, digest_of, send_packed
-from tasks.core.spec import PathText, Problem, Spec, StageSpec, identity_if_set, not_identity
-from tasks.environments.spec import ToolUse
-from tasks.evaluate.results import SETS
-from tasks.evaluate.task_files import gathered, is_file_name
-from tasks.rewards.spec import MOST, RewardSpec, rewards_problems
-from tasks.vllm.memory import vllm_share
+from baton.infra.storage.address import File, digest_of, send_packed
+from baton.tasks.core.spec import PathText, Problem, Spec, StageSpec, identity_if_set, not_identity
+from baton.tasks.environments.spec import ToolUse
+from baton.tasks.evaluate.results import SETS
+from baton.tasks.evaluate.task_files import gathered, is_file_name
+from baton.tasks.rewards.spec import MOST, RewardSpec, rewards_problems
+from baton.tasks.vllm.memory import vllm_share
 
 ROWS_FIELDS = ("prompts", "samples", "temperature", "top_p", "max_new_tokens", "pass_at")
 LM_EVAL_FIELDS = ("chat_template", "few_shot", "limit")
@@ -44,7 +44,7 @@ class EvaluatorSpec(ToolUse):
     max_new_tokens: int = Field(
         64, ge=1, le=131_072, description="Maximum length of a completion, including tools' answers; tokens"
     )
-    lm_eval: list[str] = Field(
+    lm_eval: list[PathText] = Field(
         [], description="lm-eval tasks, instead of `data`: names, or YAML files in folders with all that they read"
     )
     task_files: dict[str, str] | None = Field(
@@ -151,7 +151,7 @@ class EvaluateSpec(StageSpec):
     """Evaluators by name: `bits_per_byte` and any number of others."""
 
     uses_gpus: ClassVar[bool] = True
-    estimate: ClassVar[str] = "tasks.evaluate.need:need"
+    estimate: ClassVar[str] = "baton.tasks.evaluate.need:need"
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, EvaluatorSpec] = Field(init=False)

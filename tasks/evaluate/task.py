@@ -1,17 +1,17 @@
 """Evaluation as a typed Flyte task."""
 
-import images
-from infra.process.launch import Engine
-from tasks.data.artifact import Corpus
-from tasks.evaluate.artifact import EvalReport
-from tasks.evaluate.spec import EvaluateSpec
-from tasks.models.artifact import HFModel
-from tasks.rows.artifact import Rows
-from tasks.run import run
-from tasks.stage import stage
-from tasks.stage_job import Reads
+from baton import images
+from baton.infra.process.launch import Engine
+from baton.tasks.data.artifact import Corpus
+from baton.tasks.evaluate.artifact import EvalReport
+from baton.tasks.evaluate.spec import EvaluateSpec
+from baton.tasks.models.artifact import HFModel
+from baton.tasks.rows.artifact import Rows
+from baton.tasks.run import run
+from baton.tasks.stage import stage
+from baton.tasks.stage_job import Reads
 
-ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", version="8")
+ENGINE = Engine("evaluate", "baton.tasks.evaluate.evaluate", version="8")
 
 
 @stage(ENGINE, image=images.SERVE)

@@ -24,10 +24,10 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._index import Entry, Kind, TaskIndex
 from lm_eval.tasks._yaml_loader import load_yaml
 
-from infra.paths import baton_home
-from infra.storage.durable import make_folder, write_json
-from tasks.core.job import StageError
-from tasks.evaluate.task_files import as_list, check_inside, is_file_name, with_local_data
+from baton.infra.paths import baton_home
+from baton.infra.storage.durable import make_folder, write_json
+from baton.tasks.core.job import StageError
+from baton.tasks.evaluate.task_files import as_list, check_inside, is_file_name, with_local_data
 
 SHIPPED = Path(lm_eval.tasks.__file__).parent
 MERGE = "tag:yaml.org,2002:merge"

@@ -22,11 +22,11 @@ from typing import Any
 
 from blake3 import blake3
 
-from infra.errors import UserError
-from infra.paths import home_path
-from infra.storage.address import digest_of, fetch
-from tasks.core.job import StageError
-from tasks.user_code.functions import LARGEST_BYTES, imported, inside, module_file, write_files
+from baton.infra.errors import UserError
+from baton.infra.paths import home_path
+from baton.infra.storage.address import digest_of, fetch
+from baton.tasks.core.job import StageError
+from baton.tasks.user_code.functions import LARGEST_BYTES, imported, inside, module_file, write_files
 
 SUFFIXES = (".yaml", ".yml")
 SYSTEM = ("/bin/", "/dev/", "/etc/", "/lib", "/proc/", "/sys/", "/usr/")  # folders that every machine has

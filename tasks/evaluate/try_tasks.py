@@ -1,6 +1,6 @@
 """Try lm-eval tasks before a run by loading them and rendering their first documents.
 
-`tried(name, spec, model)` uses a separate process (infra.process.child), since a task's functions are the user's.
+`tried(name, spec, model)` uses a separate process (baton.infra.process.child), since a task's functions are the user's.
 Nothing is downloaded: if a task's data set is not on this machine, only its config is read.
 """
 
@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from infra.process.child import ChildFailed, ChildTooSlow, ask, reply
-from tasks.core.job import StageError
-from tasks.evaluate.spec import EvaluatorSpec
-from tasks.evaluate.task_files import is_file_name
+from baton.infra.process.child import ChildFailed, ChildTooSlow, ask, reply
+from baton.tasks.core.job import StageError
+from baton.tasks.evaluate.spec import EvaluatorSpec
+from baton.tasks.evaluate.task_files import is_file_name
 
 DOCUMENTS = 2
 TIMEOUT_S = 300.0
@@ -40,7 +40,7 @@ def tried(name: str, spec: EvaluatorSpec, model: Path | None = None) -> Tried:
 @cache  # a recipe is read several times in one run
 def _tried(request: str) -> Tried:
     try:
-        return Tried(**ask("tasks.evaluate.try_tasks", request, TIMEOUT_S))
+        return Tried(**ask("baton.tasks.evaluate.try_tasks", request, TIMEOUT_S))
     except ChildTooSlow:
         return Tried(untried=f"loading them takes longer than {TIMEOUT_S:g} s")
     except ChildFailed as error:
@@ -79,9 +79,9 @@ def _render(name: str, spec: EvaluatorSpec, model: str, folder: Path) -> None:
     """Load the tasks, and render the requests of their first documents. Raises StageError."""
     import lm_eval.evaluator
 
-    from tasks.evaluate.generation import generation
-    from tasks.evaluate.harness import build, load_tasks
-    from tasks.evaluate.renderer import Renderer
+    from baton.tasks.evaluate.generation import generation
+    from baton.tasks.evaluate.harness import build, load_tasks
+    from baton.tasks.evaluate.renderer import Renderer
 
     lm_eval.evaluator.add_env_info = lambda results: None  # describing the machine takes seconds
     tasks = load_tasks(name, spec, folder)

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from infra.storage.durable import write_json
-from tasks.hardware.accelerators import accelerator
-from tasks.models.model_spec import ModelSpec
+from baton.infra.storage.durable import write_json
+from baton.tasks.hardware.accelerators import accelerator
+from baton.tasks.models.model_spec import ModelSpec
 
 if TYPE_CHECKING:
     import torch
@@ -84,7 +84,7 @@ def cpu_peak(precision: str) -> float:
     """Measure this machine's FLOP/s with a large matrix product."""
     import torch
 
-    from tasks.hardware import cpu_matmul
+    from baton.tasks.hardware import cpu_matmul
 
     cpu_matmul.prepare()
     return _measured_gemm(torch.float32 if precision == "fp32" else torch.bfloat16)

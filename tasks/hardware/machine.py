@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.process.limits import memory
+from baton.infra.process.limits import memory
 
 DRIVER = Path("/proc/driver/nvidia/gpus")  # has a folder for each GPU
 

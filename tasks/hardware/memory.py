@@ -5,9 +5,9 @@ The estimates themselves are in the stages' packages: tasks/pretrain/memory.py a
 
 from dataclasses import dataclass, field
 
-from infra.text import gigabytes
-from tasks.hardware.accelerators import BY_NAME, accelerator
-from tasks.hardware.machine import Machine
+from baton.infra.text import gigabytes
+from baton.tasks.hardware.accelerators import BY_NAME, accelerator
+from baton.tasks.hardware.machine import Machine
 
 GB = 1e9
 USABLE = 0.95  # fraction of memory; the rest is for CUDA's context, NCCL's buffers and fragmentation

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pkgutil import resolve_name
 
-from tasks.core.spec import StageSpec
-from tasks.hardware.accelerators import Accelerator
-from tasks.hardware.flops import attention_flops, flops_per_token
-from tasks.hardware.memory import GPU, Kernels, Memory
-from tasks.models.model_spec import ModelSpec
+from baton.tasks.core.spec import StageSpec
+from baton.tasks.hardware.accelerators import Accelerator
+from baton.tasks.hardware.flops import attention_flops, flops_per_token
+from baton.tasks.hardware.memory import GPU, Kernels, Memory
+from baton.tasks.models.model_spec import ModelSpec
 
 BF16 = 2  # bytes
 BYTES_PER_TOKEN = 4.0  # for English with a vocabulary of 32,000 to 128,000

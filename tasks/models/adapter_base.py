@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.paths import located
-from infra.storage.buckets import is_bucket
-from tasks.core.job import Job
-from tasks.core.manifest import ArtifactError, read_manifest, verify
-from tasks.core.stored import fetch
-from tasks.models.hf_files import INDEX
-from tasks.models.tokenizer_files import has_chat_template
+from baton.infra.paths import located
+from baton.infra.storage.buckets import is_bucket
+from baton.tasks.core.job import Job
+from baton.tasks.core.manifest import ArtifactError, read_manifest, verify
+from baton.tasks.core.stored import fetch
+from baton.tasks.models.hf_files import INDEX
+from baton.tasks.models.tokenizer_files import has_chat_template
 
 ADAPTER = "adapter"  # the folder
 ADAPTER_CONFIG = "adapter_config.json"

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from infra.storage.durable import write_text
-from tasks.core.job import StageError
-from tasks.core.manifest import RECORD
-from tasks.models.hf_files import CONFIG
+from baton.infra.storage.durable import write_text
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import RECORD
+from baton.tasks.models.hf_files import CONFIG
 
 PROBE = "probe.json"  # in record/
 TEXT = (

@@ -5,11 +5,11 @@ from typing import ClassVar
 
 from pydantic import BaseModel
 
-from infra.paths import located
-from infra.text import count
-from tasks.artifacts import Artifact
-from tasks.core.manifest import ArtifactError
-from tasks.core.stored import RECREATE_HINT
+from baton.infra.paths import located
+from baton.infra.text import count
+from baton.tasks.artifacts import Artifact
+from baton.tasks.core.manifest import ArtifactError
+from baton.tasks.core.stored import RECREATE_HINT
 
 
 class Base(BaseModel):
@@ -26,7 +26,7 @@ class HFModel(Artifact):
     kind = "hf_model"
     order = 90
     family = "model"
-    page = "tasks.convert.page:model"
+    page = "baton.tasks.convert.page:model"
     # Engines of other libraries and the audit compare their own results with these files.
     checks: ClassVar[Sequence[str]] = ("record/probe.json", "record/conversion.json")
     label: str  # base, or the name of the post-training stage

@@ -1,6 +1,6 @@
 """The error of a model or checkpoint that cannot be converted."""
 
-from tasks.core.job import StageError
+from baton.tasks.core.job import StageError
 
 
 class ConversionError(StageError):

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from infra.storage.unique_keys import strict_json
-from tasks.models.errors import ConversionError
+from baton.infra.storage.unique_keys import strict_json
+from baton.tasks.models.errors import ConversionError
 
 Size = Annotated[int, Field(ge=1, le=2**24)] | None
 Heads = Annotated[int, Field(ge=1, le=4096)] | None

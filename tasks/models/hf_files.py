@@ -18,11 +18,11 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from infra.storage.address import File, files_in
-from infra.storage.unique_keys import strict_json, unique
-from tasks.models.fields import generation_problems
-from tasks.models.tokenizer_files import CONFIG as TOKENIZER_CONFIG
-from tasks.models.tokenizer_files import SPECIAL, TOKENIZER, token_ids, with_special
+from baton.infra.storage.address import File, files_in
+from baton.infra.storage.unique_keys import strict_json, unique
+from baton.tasks.models.fields import generation_problems
+from baton.tasks.models.tokenizer_files import CONFIG as TOKENIZER_CONFIG
+from baton.tasks.models.tokenizer_files import SPECIAL, TOKENIZER, token_ids, with_special
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 HUGGINGFACE = "huggingface"  # the folder with these in a Megatron checkpoint that was imported

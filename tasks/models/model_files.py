@@ -13,9 +13,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PretrainedConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
-from tasks.core.job import StageError
-from tasks.models.hf_files import listing, tensors_in
-from tasks.models.tensors import finite
+from baton.tasks.core.job import StageError
+from baton.tasks.models.hf_files import listing, tensors_in
+from baton.tasks.models.tensors import finite
 
 SMALL = (".json", ".jinja", ".txt", ".model")  # config, generation config, tokenizer, chat template
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}

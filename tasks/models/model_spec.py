@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from infra.tracking.flatten import leaves
-from tasks.core.spec import Problem, Spec
+from baton.infra.tracking.flatten import leaves
+from baton.tasks.core.spec import Problem, Spec
 
 
 @dataclass(frozen=True)

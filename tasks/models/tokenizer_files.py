@@ -12,9 +12,9 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
-from infra.storage.unique_keys import strict_json
-from tasks.core.job import StageError
-from tasks.core.spec import Problem
+from baton.infra.storage.unique_keys import strict_json
+from baton.tasks.core.job import StageError
+from baton.tasks.core.spec import Problem
 
 TOKENIZER, CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 SPECIAL = "special_tokens_map.json"

@@ -24,11 +24,11 @@ from unicodedata import normalize
 
 from tokenizers import Tokenizer, models
 
-from infra.paths import cache_folder
-from infra.storage.durable import rename, sync_tree, write_json
-from tasks.core.job import StageError
-from tasks.core.manifest import file_digest, text_digest
-from tasks.models.tokenizer_files import (
+from baton.infra.paths import cache_folder
+from baton.infra.storage.durable import rename, sync_tree, write_json
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import file_digest, text_digest
+from baton.tasks.models.tokenizer_files import (
     CONFIG,
     DEFAULT,
     TEMPLATE,

@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.storage.durable import write_json
-from tasks.core.manifest import file_digest
-from tasks.models.hf_files import CONFIG, GENERATION, model_in
-from tasks.models.tokenizer_files import CONFIG as TOKENIZER_CONFIG
-from tasks.models.tokenizer_files import SPECIAL, TEMPLATE, TEMPLATES, TOKENIZER, chat_templates
+from baton.infra.storage.durable import write_json
+from baton.tasks.core.manifest import file_digest
+from baton.tasks.models.hf_files import CONFIG, GENERATION, model_in
+from baton.tasks.models.tokenizer_files import CONFIG as TOKENIZER_CONFIG
+from baton.tasks.models.tokenizer_files import SPECIAL, TEMPLATE, TEMPLATES, TOKENIZER, chat_templates
 
 FILES = (TOKENIZER, TOKENIZER_CONFIG, SPECIAL, "added_tokens.json", TEMPLATE, "chat_template.json", GENERATION)
 

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from pkgutil import resolve_name
 from typing import Any
 
-from infra.text import value, words
-from infra.tracking.flatten import leaves
-from infra.tracking.redact import redact
-from tasks.artifacts import kind_of
-from tasks.pages.blocks import Block, Cell, Fold, Mark, Table, Text
-from tasks.pages.source import Source
-from tasks.pages.training import training_curves
+from baton.infra.text import value, words
+from baton.infra.tracking.flatten import leaves
+from baton.infra.tracking.redact import redact
+from baton.tasks.artifacts import kind_of
+from baton.tasks.pages.blocks import Block, Cell, Fold, Mark, Table, Text
+from baton.tasks.pages.source import Source
+from baton.tasks.pages.training import training_curves
 
 
 def about(source: Source) -> list[Block]:

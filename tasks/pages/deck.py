@@ -4,10 +4,10 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from tasks.pages.about import about, heading
-from tasks.pages.blocks import Section
-from tasks.pages.html import fragment
-from tasks.pages.source import open_source
+from baton.tasks.pages.about import about, heading
+from baton.tasks.pages.blocks import Section
+from baton.tasks.pages.html import fragment
+from baton.tasks.pages.source import open_source
 
 REPORT_FRAME = Markup('<iframe title="Report" sandbox srcdoc="{}" style="width:100%;height:95vh;border:0"></iframe>')
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from infra.text import encodable
-from tasks.pages.blocks import Block
+from baton.infra.text import encodable
+from baton.tasks.pages.blocks import Block
 
 FOLDER = Path(__file__).parent
 

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Sequence
 
-from infra.text import encodable, fenced
-from tasks.pages.blocks import Block, Cell, Code, List, Mark, Pieces, Sample, Section, Table, Text, Title
+from baton.infra.text import encodable, fenced
+from baton.tasks.pages.blocks import Block, Cell, Code, List, Mark, Pieces, Sample, Section, Table, Text, Title
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 

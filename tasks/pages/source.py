@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.drawing.charts import LARGEST, Points
-from tasks.artifacts import kind_of
-from tasks.core.job import json_lines
-from tasks.core.manifest import MANIFEST, RECORD, Manifest, read_manifest
+from baton.infra.drawing.charts import LARGEST, Points
+from baton.tasks.artifacts import kind_of
+from baton.tasks.core.job import json_lines
+from baton.tasks.core.manifest import MANIFEST, RECORD, Manifest, read_manifest
 
 PAGE_FILES = (f"{RECORD}/*", "*.json", "README.md", MANIFEST)  # files that pages show, except those of an evaluation
 

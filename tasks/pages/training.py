@@ -1,8 +1,8 @@
 """Group training metrics into charts."""
 
-from infra.drawing.charts import curves
-from tasks.pages.blocks import Grid
-from tasks.pages.source import Source
+from baton.infra.drawing.charts import curves
+from baton.tasks.pages.blocks import Grid
+from baton.tasks.pages.source import Source
 
 # Title -> metrics of one chart, without those that the engine did not log
 PANELS: dict[str, tuple[str, ...]] = {

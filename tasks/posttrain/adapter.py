@@ -13,10 +13,10 @@ from peft import LoraConfig, PeftModel
 from peft.tuners.lora import LoraLayer
 from torch.distributed.tensor import DTensor
 
-from tasks.core.job import StageError
-from tasks.models.model_files import linear_names
-from tasks.posttrain.adapter_spec import AdapterSpec
-from tasks.posttrain.quantize import in_4_bits, original_weights
+from baton.tasks.core.job import StageError
+from baton.tasks.models.model_files import linear_names
+from baton.tasks.posttrain.adapter_spec import AdapterSpec
+from baton.tasks.posttrain.quantize import in_4_bits, original_weights
 
 TOLERANCE = 1e-3  # difference of merged logits, relative to the largest logit; in fp32 it is about 1e-6
 

@@ -13,13 +13,13 @@ import torch
 from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file, save_file
 
-from infra.storage.cached_folder import cached_folder
-from infra.storage.durable import remove, write_json
-from tasks.core.job import Job
-from tasks.models.adapter_base import ADAPTER, BASE, ModelFolders, model_of
-from tasks.models.model_files import copy_small_files, load_causal_lm, save_like
-from tasks.posttrain.adapter import merged
-from tasks.posttrain.adapter_spec import LoRASpec
+from baton.infra.storage.cached_folder import cached_folder
+from baton.infra.storage.durable import remove, write_json
+from baton.tasks.core.job import Job
+from baton.tasks.models.adapter_base import ADAPTER, BASE, ModelFolders, model_of
+from baton.tasks.models.model_files import copy_small_files, load_causal_lm, save_like
+from baton.tasks.posttrain.adapter import merged
+from baton.tasks.posttrain.adapter_spec import LoRASpec
 
 SOURCE = "source"  # folder in work/
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tasks.core.spec import Problem, Spec, identity_if_set
-from tasks.models.model_spec import ModelSpec
+from baton.tasks.core.spec import Problem, Spec, identity_if_set
+from baton.tasks.models.model_spec import ModelSpec
 
 MOST_SERVED = 512  # vLLM's largest rank
 

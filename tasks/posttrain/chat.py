@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from tokenizers import Encoding
 
-from tasks.models.tokenizer_files import DEFAULT, TEMPLATE, WITH_TOOLS
-from tasks.models.tokenizers import beginning, parsed
-from tasks.posttrain.trl_hooks.templates import trl_templates
-from tasks.rows.stored import Row
+from baton.tasks.models.tokenizer_files import DEFAULT, TEMPLATE, WITH_TOOLS
+from baton.tasks.models.tokenizers import beginning, parsed
+from baton.tasks.posttrain.trl_hooks.templates import trl_templates
+from baton.tasks.rows.stored import Row
 
 IM_END = "<|im_end|>"
 CHATML = Path(__file__).with_name("chatml.jinja")

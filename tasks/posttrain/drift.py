@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from tasks.core.job import StageError
+from baton.tasks.core.job import StageError
 
 WORST = 5  # sequences and tokens shown
 

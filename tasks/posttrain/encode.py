@@ -28,15 +28,24 @@ from typing import Any, Literal
 from jinja2 import TemplateError
 from tokenizers import Encoding
 
-from infra.text import clause
-from tasks.core.job import StageError
-from tasks.models.tokenizers import UNKNOWN, beginning, begun
-from tasks.models.turns import add_ends
-from tasks.posttrain.chat import TOOL, Chat, Opening, chat_of, marked_tokens, rendered_with_marks, shown, template_of
-from tasks.posttrain.unprinted import Unprinted, conversations
-from tasks.rewards.thinking import markers
-from tasks.rows.marks import refusal
-from tasks.rows.stored import ANSWERS, TRAIN, Row, common_prefix, is_conversational, without_marks
+from baton.infra.text import clause
+from baton.tasks.core.job import StageError
+from baton.tasks.models.tokenizers import UNKNOWN, beginning, begun
+from baton.tasks.models.turns import add_ends
+from baton.tasks.posttrain.chat import (
+    TOOL,
+    Chat,
+    Opening,
+    chat_of,
+    marked_tokens,
+    rendered_with_marks,
+    shown,
+    template_of,
+)
+from baton.tasks.posttrain.unprinted import Unprinted, conversations
+from baton.tasks.rewards.thinking import markers
+from baton.tasks.rows.marks import refusal
+from baton.tasks.rows.stored import ANSWERS, TRAIN, Row, common_prefix, is_conversational, without_marks
 
 Loss = Literal["assistant", "completion", "all"]
 IGNORED = -100  # PyTorch's label for a token without loss
@@ -395,7 +404,7 @@ class RowEncoder:
 
     def _tokens(self, text: str) -> Encoding:
         """Return the tokens of a prompt, a completion or a rendered chat, the same as those of
-        `tasks.models.tokenizers.parsed`."""
+        `baton.tasks.models.tokenizers.parsed`."""
         return self._tokenized.get(text) or self._encoded([text])[0]
 
     def _encoded(self, texts: list[str]) -> Sequence[Encoding]:

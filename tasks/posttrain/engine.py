@@ -1,15 +1,15 @@
 """Run the post-training method of a job.
 
-python -m tasks.posttrain.engine JOB_DIR        inputs: model (HFModel), rows (Rows)
+python -m baton.tasks.posttrain.engine JOB_DIR        inputs: model (HFModel), rows (Rows)
 """
 
-import tasks.posttrain.one_gpu  # noqa: F401 - before torch looks for GPUs
+import baton.tasks.posttrain.one_gpu  # noqa: F401 - before torch looks for GPUs
 
 # isort: split
 from pkgutil import resolve_name
 
-from tasks.core.job import Job, main
-from tasks.posttrain.methods import METHODS
+from baton.tasks.core.job import Job, main
+from baton.tasks.posttrain.methods import METHODS
 
 
 def work(job: Job) -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.core.spec import Problem, Spec
+from baton.tasks.core.spec import Problem, Spec
 
 MICRO_BATCH = 32  # default size; smaller if a process has fewer rows in a step
 

@@ -13,12 +13,12 @@ context and fragmentation are not counted, as in tasks/pretrain/memory.py.
 
 from dataclasses import dataclass
 
-from infra.text import gigabytes
-from tasks.hardware.memory import GPU, Kernels, Memory
-from tasks.models.model_spec import ModelSpec
-from tasks.posttrain.adapter_spec import linear_layers
-from tasks.posttrain.spec import PostTrainSpec
-from tasks.vllm.memory import kv_cache_bytes
+from baton.infra.text import gigabytes
+from baton.tasks.hardware.memory import GPU, Kernels, Memory
+from baton.tasks.models.model_spec import ModelSpec
+from baton.tasks.posttrain.adapter_spec import linear_layers
+from baton.tasks.posttrain.spec import PostTrainSpec
+from baton.tasks.vllm.memory import kv_cache_bytes
 
 FP32, BF16 = 4, 2  # bytes
 # Bytes per weight in NF4 with double quantization: 4 bits, an 8-bit scale per 64 weights, and an fp32 scale per 256 of

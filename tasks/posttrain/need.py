@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from tasks.hardware.need import BF16, Conditions, Need, Work
-from tasks.posttrain.memory import estimate
-from tasks.posttrain.spec import PostTrainSpec
+from baton.tasks.hardware.need import BF16, Conditions, Need, Work
+from baton.tasks.posttrain.memory import estimate
+from baton.tasks.posttrain.spec import PostTrainSpec
 
 # NF4 weights are unpacked for each product: QLoRA took 39 % longer than LoRA (S. Raschka, Lightning AI 2023,
 # "Finetuning LLMs with LoRA and QLoRA")

@@ -8,8 +8,8 @@ libraries do on import.
 import os
 from collections.abc import Mapping, MutableMapping
 
-from infra.progress import say
-from tasks.hardware.machine import this_machine
+from baton.infra.progress import say
+from baton.tasks.hardware.machine import this_machine
 
 
 def see_one_gpu(gpus: int, environment: MutableMapping[str, str]) -> None:

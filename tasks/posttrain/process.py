@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from infra.process.limits import cores
-from tasks.core.job import Job
-from tasks.core.nodes import nodes_have_own_folders
-from tasks.hardware import cpu_matmul
+from baton.infra.process.limits import cores
+from baton.tasks.core.job import Job
+from baton.tasks.core.nodes import nodes_have_own_folders
+from baton.tasks.hardware import cpu_matmul
 
 T = TypeVar("T")
 PIECE = 1 << 20  # characters of one value in torchrun's store

@@ -12,8 +12,8 @@ import torch
 from safetensors import safe_open
 from transformers import BitsAndBytesConfig
 
-from tasks.models.hf_files import tensors_in
-from tasks.models.model_files import load_causal_lm
+from baton.tasks.models.hf_files import tensors_in
+from baton.tasks.models.model_files import load_causal_lm
 
 
 def load_in_4_bits(path: Path, dtype: torch.dtype, products: torch.dtype, dropout: bool = True) -> Any:

@@ -2,9 +2,9 @@
 
 from pydantic import Field
 
-from infra.text import gigabytes
-from tasks.core.spec import Spec
-from tasks.vllm.memory import vllm_share
+from baton.infra.text import gigabytes
+from baton.tasks.core.spec import Spec
+from baton.tasks.vllm.memory import vllm_share
 
 
 class DriftSpec(Spec):

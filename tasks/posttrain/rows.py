@@ -14,11 +14,11 @@ from typing import Generic, TypeVar
 import numpy as np
 from blake3 import blake3
 
-from tasks.core.job import Job, StageError
-from tasks.core.manifest import read_manifest
-from tasks.posttrain.encode import RowRefused
-from tasks.posttrain.spec import Example, LengthLimits, epochs
-from tasks.rows.stored import Row, drops_faulty
+from baton.tasks.core.job import Job, StageError
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.posttrain.encode import RowRefused
+from baton.tasks.posttrain.spec import Example, LengthLimits, epochs
+from baton.tasks.rows.stored import Row, drops_faulty
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Example)

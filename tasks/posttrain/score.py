@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
-from infra.process.heartbeat import Heartbeat
-from tasks.posttrain import process
-from tasks.rewards.gold import check_gold, late, table
-from tasks.rewards.scorer import Scorer, Scores
-from tasks.rewards.spec import RewardSpec
-from tasks.rows.stored import Row, reward_columns
+from baton.infra.process.heartbeat import Heartbeat
+from baton.tasks.posttrain import process
+from baton.tasks.rewards.gold import check_gold, late, table
+from baton.tasks.rewards.scorer import Scorer, Scores
+from baton.tasks.rewards.spec import RewardSpec
+from baton.tasks.rows.stored import Row, reward_columns
 
 
 def reserved(names: Iterable[str], metrics: Mapping[str, str]) -> str:

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, TypeVar
 
 from pydantic import Field
 
-from infra.process.launch import Launch
-from infra.progress import say
-from tasks.core.restarts import Survival
-from tasks.core.spec import ByBaton, Problem, StageSpec, not_identity
-from tasks.models.rates import LORA, Rate, default_warmup, rate_for, unusual
-from tasks.posttrain.adapter_spec import AdapterSpec
-from tasks.posttrain.layout import MICRO_BATCH, TuningLayout
-from tasks.posttrain.rollout_spec import RolloutServers
-from tasks.rewards.spec import RewardSpec
-from tasks.rows.marks import refusal
-from tasks.rows.stored import Row
+from baton.infra.process.launch import Launch
+from baton.infra.progress import say
+from baton.tasks.core.restarts import Survival
+from baton.tasks.core.spec import ByBaton, Problem, StageSpec, not_identity
+from baton.tasks.models.rates import LORA, Rate, default_warmup, rate_for, unusual
+from baton.tasks.posttrain.adapter_spec import AdapterSpec
+from baton.tasks.posttrain.layout import MICRO_BATCH, TuningLayout
+from baton.tasks.posttrain.rollout_spec import RolloutServers
+from baton.tasks.rewards.spec import RewardSpec
+from baton.tasks.rows.marks import refusal
+from baton.tasks.rows.stored import Row
 
 if TYPE_CHECKING:  # encode imports Transformers, which would slow down --help
-    from tasks.posttrain.encode import RowEncoder
+    from baton.tasks.posttrain.encode import RowEncoder
 
 PROMPTED = ("prompt", "prompt_completion", "messages")  # kinds of rows with a prompt
 # Metrics of every method, by TRL's names
@@ -116,7 +116,7 @@ class PostTrainSpec(StageSpec):
     devices_field: ClassVar[str] = "layout.processes"
     spread_by: ClassVar[str] = "processes and sharding: ddp or fsdp2"
     uses_gpus: ClassVar[bool] = True
-    estimate: ClassVar[str] = "tasks.posttrain.need:need"
+    estimate: ClassVar[str] = "baton.tasks.posttrain.need:need"
     method: ClassVar[Method]
     most_in_micro_batch: ClassVar[int] = MICRO_BATCH  # maximum of the default micro batch
     splits_messages: ClassVar[bool] = True  # splits rows of kind messages into a prompt and a completion, the last turn
@@ -226,7 +226,7 @@ class PostTrainSpec(StageSpec):
 
     def prompted(self, row: Row, kind: str) -> Row:
         """Split a row into a prompt and a completion. Raises RowRefused for a row that cannot be used."""
-        from tasks.posttrain.encode import RowRefused, cut, prompted
+        from baton.tasks.posttrain.encode import RowRefused, cut, prompted
 
         if why := self.refused(row, kind):
             raise RowRefused(f"{why}. The row: {cut(row)}")

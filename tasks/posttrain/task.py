@@ -1,20 +1,20 @@
-"""The post-training methods as typed Flyte tasks, such as tasks.posttrain.task.grpo: one task for each of METHODS."""
+"""The post-training methods as typed Flyte tasks, one for each of METHODS, such as baton.tasks.posttrain.task.grpo."""
 
 from typing import Any
 
-import images
-from infra.pod_spec import SAVES
-from infra.process.launch import Engine
-from tasks.models.artifact import HFModel
-from tasks.posttrain.methods import METHODS
-from tasks.posttrain.spec import PostTrainSpec, announced
-from tasks.rows.artifact import Rows
-from tasks.run import run
-from tasks.stage import stage
-from tasks.stage_job import Reads
+from baton import images
+from baton.infra.pod_spec import SAVES
+from baton.infra.process.launch import Engine
+from baton.tasks.models.artifact import HFModel
+from baton.tasks.posttrain.methods import METHODS
+from baton.tasks.posttrain.spec import PostTrainSpec, announced
+from baton.tasks.rows.artifact import Rows
+from baton.tasks.run import run
+from baton.tasks.stage import stage
+from baton.tasks.stage_job import Reads
 
 ENGINES = {
-    name: Engine(name, "tasks.posttrain.engine", version=spec.method.version, helper=spec.method.helper)
+    name: Engine(name, "baton.tasks.posttrain.engine", version=spec.method.version, helper=spec.method.helper)
     for name, spec in METHODS.items()
 }
 

@@ -14,12 +14,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from tasks.core.job import StageError
-from tasks.environments.environments import Call, ToolResult
-from tasks.posttrain.chat import QUESTION, TOOL
-from tasks.posttrain.encode import RowEncoder
-from tasks.posttrain.trl_hooks.response import knows_responses, parsed_response
-from tasks.rows.stored import Row, common_prefix
+from baton.tasks.core.job import StageError
+from baton.tasks.environments.environments import Call, ToolResult
+from baton.tasks.posttrain.chat import QUESTION, TOOL
+from baton.tasks.posttrain.encode import RowEncoder
+from baton.tasks.posttrain.trl_hooks.response import knows_responses, parsed_response
+from baton.tasks.rows.stored import Row, common_prefix
 
 _HERMES = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 _CALL: Call = ("look", {"at": "it"})

@@ -26,30 +26,30 @@ from peft import get_peft_model
 from safetensors import SafetensorError
 from transformers import TrainerCallback
 
-from infra.process.torchrun_env import COLLECTIVE_S
-from infra.storage.disk_errors import full_disk
-from infra.storage.durable import remove
-from tasks.core.checkpoints import KIND, CheckpointFolder
-from tasks.core.job import Job, StageError
-from tasks.core.manifest import RECORD, read_manifest, write_manifest
-from tasks.core.nodes import nodes_of
-from tasks.models.agreement import probe
-from tasks.models.model_files import check_values, copy_small_files, is_all, load_causal_lm, save_like
-from tasks.models.tokenizers import load
-from tasks.models.turns import with_ends
-from tasks.posttrain import process
-from tasks.posttrain.adapter import merged, peft_config
-from tasks.posttrain.adapter_files import base_of, forget_source, source_of, write_adapter
-from tasks.posttrain.batches import loader
-from tasks.posttrain.encode import IGNORED, RowEncoder
-from tasks.posttrain.quantize import load_in_4_bits
-from tasks.posttrain.rows import Chosen, note_epochs, select
-from tasks.posttrain.spec import LengthLimits, PostTrainSpec, S
-from tasks.posttrain.trl_hooks import fsdp
-from tasks.posttrain.trl_hooks.checkpoint import full_weights, load_weights, store_by_name
-from tasks.posttrain.trl_hooks.step_means import StepMeans, StepMetrics, add_step_means
-from tasks.posttrain.trl_hooks.trainer import name_experts, order_by_epoch, score_completions_only, train_in_fp32
-from tasks.rows.stored import Row
+from baton.infra.process.torchrun_env import COLLECTIVE_S
+from baton.infra.storage.disk_errors import full_disk
+from baton.infra.storage.durable import remove
+from baton.tasks.core.checkpoints import KIND, CheckpointFolder
+from baton.tasks.core.job import Job, StageError
+from baton.tasks.core.manifest import RECORD, read_manifest, write_manifest
+from baton.tasks.core.nodes import nodes_of
+from baton.tasks.models.agreement import probe
+from baton.tasks.models.model_files import check_values, copy_small_files, is_all, load_causal_lm, save_like
+from baton.tasks.models.tokenizers import load
+from baton.tasks.models.turns import with_ends
+from baton.tasks.posttrain import process
+from baton.tasks.posttrain.adapter import merged, peft_config
+from baton.tasks.posttrain.adapter_files import base_of, forget_source, source_of, write_adapter
+from baton.tasks.posttrain.batches import loader
+from baton.tasks.posttrain.encode import IGNORED, RowEncoder
+from baton.tasks.posttrain.quantize import load_in_4_bits
+from baton.tasks.posttrain.rows import Chosen, note_epochs, select
+from baton.tasks.posttrain.spec import LengthLimits, PostTrainSpec, S
+from baton.tasks.posttrain.trl_hooks import fsdp
+from baton.tasks.posttrain.trl_hooks.checkpoint import full_weights, load_weights, store_by_name
+from baton.tasks.posttrain.trl_hooks.step_means import StepMeans, StepMetrics, add_step_means
+from baton.tasks.posttrain.trl_hooks.trainer import name_experts, order_by_epoch, score_completions_only, train_in_fp32
+from baton.tasks.rows.stored import Row
 
 MAX_CHECKPOINTS = 2  # older ones are removed
 LOGGED = "logged/"  # prefix of the rewards' metrics, which are recorded whatever their names are

@@ -11,11 +11,11 @@ answers; or when its environment is lost.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tasks.core.job import StageError
-from tasks.environments.environments import Environments, Final
-from tasks.posttrain.spec import LengthLimits
-from tasks.posttrain.tool_calls import ToolCalls, calls_of, tool_messages
-from tasks.rows.stored import Row
+from baton.tasks.core.job import StageError
+from baton.tasks.environments.environments import Environments, Final
+from baton.tasks.posttrain.spec import LengthLimits
+from baton.tasks.posttrain.tool_calls import ToolCalls, calls_of, tool_messages
+from baton.tasks.rows.stored import Row
 
 Generate = Callable[[list[list[int]], list[int], int, int], tuple[list[list[int]], list[list[float]]]]
 """A function (prompts, the number of each prompt's conversation, completed turns, maximum of new tokens) -> the sampled

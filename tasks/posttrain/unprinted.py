@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from tasks.core.job import StageError
-from tasks.rows.stored import ANSWERS, OPTIONAL, TRAIN, Row
+from baton.tasks.core.job import StageError
+from baton.tasks.rows.stored import ANSWERS, OPTIONAL, TRAIN, Row
 
 MOST = 16  # conversations that are tried for each field
 # A call's id is not content, and the role decides how the other fields are printed

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from blake3 import blake3
 
-from tasks.core.job import StageError
-from tasks.models.hf_files import listing
-from tasks.vllm.tensor_digests import SORTED, Held, Named, digest, in_order
+from baton.tasks.core.job import StageError
+from baton.tasks.models.hf_files import listing
+from baton.tasks.vllm.tensor_digests import SORTED, Held, Named, digest, in_order
 
 SHOWN = 3  # maximum number of tensors in a message
 DECODER = "model"  # vLLM's name of every decoder that it runs with Transformers' code, even of GPT-2's `transformer`

@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from infra.storage.durable import write_text
-from tasks.core.job import json_lines
-from tasks.core.nodes import Nodes
-from tasks.pretrain.spec import AnomalySpec, Reaction
+from baton.infra.storage.durable import write_text
+from baton.tasks.core.job import json_lines
+from baton.tasks.core.nodes import Nodes
+from baton.tasks.pretrain.spec import AnomalySpec, Reaction
 
 FILE = "anomalies.jsonl"
 FEWEST_LOSSES = 8  # minimum for a meaningful mean and deviation

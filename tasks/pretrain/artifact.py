@@ -1,7 +1,7 @@
 """The artifacts that pretraining produces and starts from."""
 
-from infra.text import count, number
-from tasks.artifacts import Artifact
+from baton.infra.text import count, number
+from baton.tasks.artifacts import Artifact
 
 
 class MegatronCheckpoint(Artifact):
@@ -10,7 +10,7 @@ class MegatronCheckpoint(Artifact):
     kind = "megatron_checkpoint"
     order = 70
     family = "model"
-    page = "tasks.pretrain.page:checkpoint"
+    page = "baton.tasks.pretrain.page:checkpoint"
     step: int  # number of steps of its run
     tokens_seen: int  # in its run and in the runs that it continues
     parameters: int

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from tasks.pretrain.cpu_attention import attend
-from tasks.pretrain.megatron import CUDA
+from baton.tasks.pretrain.cpu_attention import attend
+from baton.tasks.pretrain.megatron import CUDA
 
 # isort: split
 from megatron.core import parallel_state

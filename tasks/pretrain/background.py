@@ -17,9 +17,9 @@ from blake3 import blake3
 from torch import Tensor
 from torch.distributed.checkpoint.filesystem import SerializationFormat, _write_item
 
-from tasks.core.manifest import FileEntry
-from tasks.pretrain.megatron import CUDA
-from tasks.pretrain.megatron_hooks import SaveStrategy
+from baton.tasks.core.manifest import FileEntry
+from baton.tasks.pretrain.megatron import CUDA
+from baton.tasks.pretrain.megatron_hooks import SaveStrategy
 
 # isort: split
 from megatron.core.dist_checkpointing.dict_utils import nested_values

@@ -17,12 +17,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from infra.storage.durable import remove
-from tasks.core.job import StageError
-from tasks.core.manifest import ArtifactError, read_manifest, verify, write_manifest
-from tasks.pretrain.megatron import CUDA, DEVICE
-from tasks.pretrain.mixture import parts_of
-from tasks.pretrain.spec import PretrainSpec
+from baton.infra.storage.durable import remove
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import ArtifactError, read_manifest, verify, write_manifest
+from baton.tasks.pretrain.megatron import CUDA, DEVICE
+from baton.tasks.pretrain.mixture import parts_of
+from baton.tasks.pretrain.spec import PretrainSpec
 
 # isort: split
 from megatron.core import parallel_state
@@ -31,7 +31,7 @@ from megatron.core.datasets.blended_dataset import BlendedDataset
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 
-from tasks.pretrain.attention import chunks_of_rank
+from baton.tasks.pretrain.attention import chunks_of_rank
 
 
 class Samples(Protocol):

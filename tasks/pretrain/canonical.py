@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tasks.core.manifest import MANIFEST
+from baton.tasks.core.manifest import MANIFEST
 
 
 class MetadataPickler(pickle.Pickler):

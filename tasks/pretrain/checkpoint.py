@@ -18,16 +18,16 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from infra.storage.disk_errors import full_disk
-from infra.storage.durable import make_folder, remove, sync
-from tasks.core.checkpoints import KIND, CheckpointFolder, check_files
-from tasks.core.job import StageError
-from tasks.core.manifest import ArtifactError, FileEntry, read_manifest, write_manifest, wrong_files
-from tasks.core.nodes import Nodes
-from tasks.pretrain.background import ThreadStrategy, in_background
-from tasks.pretrain.megatron import CUDA, DEVICE
-from tasks.pretrain.optimizer_state import prepare, sharded_state, updates
-from tasks.pretrain.spec import CheckpointPolicy
+from baton.infra.storage.disk_errors import full_disk
+from baton.infra.storage.durable import make_folder, remove, sync
+from baton.tasks.core.checkpoints import KIND, CheckpointFolder, check_files
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import ArtifactError, FileEntry, read_manifest, write_manifest, wrong_files
+from baton.tasks.core.nodes import Nodes
+from baton.tasks.pretrain.background import ThreadStrategy, in_background
+from baton.tasks.pretrain.megatron import CUDA, DEVICE
+from baton.tasks.pretrain.optimizer_state import prepare, sharded_state, updates
+from baton.tasks.pretrain.spec import CheckpointPolicy
 
 # isort: split
 from megatron.core import dist_checkpointing, parallel_state

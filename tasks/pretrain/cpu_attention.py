@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tasks.hardware.memory import CPU
+from baton.tasks.hardware.memory import CPU
 
 # Rows per block: more rows make larger products; fewer cause less work above the diagonal and use the cache better
 ROWS = CPU.attention_rows

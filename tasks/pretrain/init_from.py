@@ -11,12 +11,12 @@ import json
 import shutil
 from pathlib import Path
 
-from tasks.core.job import Job, StageError
-from tasks.core.manifest import read_manifest
-from tasks.models.hf_files import GENERATION, HUGGINGFACE
-from tasks.models.model_spec import ModelSpec
-from tasks.pretrain.checkpoint import TrainingState, continue_run, load_chunks
-from tasks.pretrain.spec import PretrainSpec
+from baton.tasks.core.job import Job, StageError
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.models.hf_files import GENERATION, HUGGINGFACE
+from baton.tasks.models.model_spec import ModelSpec
+from baton.tasks.pretrain.checkpoint import TrainingState, continue_run, load_chunks
+from baton.tasks.pretrain.spec import PretrainSpec
 
 RESUME = "resume.0"
 

@@ -15,8 +15,8 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
-from tasks.models.model_spec import ModelSpec
-from tasks.pretrain import megatron  # noqa: F401  before megatron.core
+from baton.tasks.models.model_spec import ModelSpec
+from baton.tasks.pretrain import megatron  # noqa: F401  before megatron.core
 
 # isort: split
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories

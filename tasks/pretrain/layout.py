@@ -9,9 +9,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from infra.text import in_yaml
-from tasks.core.spec import Problem, Spec
-from tasks.models.model_spec import ModelSpec
+from baton.infra.text import in_yaml
+from baton.tasks.core.spec import Problem, Spec
+from baton.tasks.models.model_spec import ModelSpec
 
 
 class Layout(Spec):

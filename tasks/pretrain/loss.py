@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tasks.hardware.memory import CPU, GPU
-from tasks.pretrain.megatron import CUDA
+from baton.tasks.hardware.memory import CPU, GPU
+from baton.tasks.pretrain.megatron import CUDA
 
 KERNELS = GPU if CUDA else CPU
 # Bytes of logits held at a time: enough for large matrix products, and for few pieces, since each piece adds to the

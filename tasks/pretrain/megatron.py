@@ -2,8 +2,8 @@
 
 import torch
 
-from tasks.hardware import cpu_matmul
-from tasks.pretrain import megatron_on_cpu
+from baton.tasks.hardware import cpu_matmul
+from baton.tasks.pretrain import megatron_on_cpu
 
 CUDA = torch.cuda.is_available()
 if not CUDA:

@@ -13,9 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tasks.pretrain.cpu_ops import rotate
-from tasks.pretrain.loss import linear_cross_entropy
-from tasks.pretrain.megatron import CUDA
+from baton.tasks.pretrain.cpu_ops import rotate
+from baton.tasks.pretrain.loss import linear_cross_entropy
+from baton.tasks.pretrain.megatron import CUDA
 
 # isort: split
 import torch

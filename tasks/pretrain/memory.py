@@ -8,8 +8,8 @@ the largest temporary: the logits, or one layer's backward pass. They depend on 
 materializes all attention scores or all logits.
 """
 
-from tasks.hardware.memory import GPU, Kernels, Memory
-from tasks.pretrain.spec import PretrainSpec
+from baton.tasks.hardware.memory import GPU, Kernels, Memory
+from baton.tasks.pretrain.spec import PretrainSpec
 
 INDEX = 8  # bytes of a token id or an index
 FLOAT = 4  # bytes of values that are always in fp32: gradients, optimizer state, softmax

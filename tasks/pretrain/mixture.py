@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import Field
 
-from tasks.core.spec import Spec, not_identity
+from baton.tasks.core.spec import Spec, not_identity
 
 
 class SourceShare(Spec):

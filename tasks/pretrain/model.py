@@ -4,13 +4,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tasks.models.model_spec import ModelSpec
-from tasks.pretrain.attention import SDPAttention
-from tasks.pretrain.cpu_ops import rms_norm, swiglu
-from tasks.pretrain.initialization import initialize
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.megatron import CUDA, DEVICE
-from tasks.pretrain.megatron_hooks import FusedLossGPTModel, submodules
+from baton.tasks.models.model_spec import ModelSpec
+from baton.tasks.pretrain.attention import SDPAttention
+from baton.tasks.pretrain.cpu_ops import rms_norm, swiglu
+from baton.tasks.pretrain.initialization import initialize
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.megatron import CUDA, DEVICE
+from baton.tasks.pretrain.megatron_hooks import FusedLossGPTModel, submodules
 
 # isort: split
 from megatron.core import parallel_state
@@ -71,7 +71,7 @@ def transformer_config(spec: ModelSpec, precision: str, layout: Layout | None = 
         fp8="hybrid" if precision == "fp8" else None,
         params_dtype=dtype,
         pipeline_dtype=dtype,
-        # tasks.pretrain.initialization overwrites the weights, but Megatron's initialization also marks those that are
+        # initialization.py overwrites the weights, but Megatron's initialization also marks those that are
         # split over tensor parallel ranks; without the marks, the gradient norm would miss parts of them
         perform_initialization=True,
         use_cpu_initialization=not CUDA,

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterator
 
-from tasks.hardware.need import Conditions, Need, Work
-from tasks.pretrain.memory import estimate
-from tasks.pretrain.spec import PretrainSpec
+from baton.tasks.hardware.need import Conditions, Need, Work
+from baton.tasks.pretrain.memory import estimate
+from baton.tasks.pretrain.spec import PretrainSpec
 
 
 def need(spec: PretrainSpec, on: Conditions) -> Need | None:

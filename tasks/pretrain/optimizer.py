@@ -2,8 +2,8 @@
 
 import torch
 
-from tasks.pretrain import megatron  # noqa: F401  before megatron.core
-from tasks.pretrain.spec import PretrainSpec
+from baton.tasks.pretrain import megatron  # noqa: F401  before megatron.core
+from baton.tasks.pretrain.spec import PretrainSpec
 
 # isort: split
 from megatron.core.distributed import DistributedDataParallel

@@ -4,8 +4,8 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from tasks.core.spec import Problem, Spec
-from tasks.models.rates import ANY_SIZE, Rate, default_warmup
+from baton.tasks.core.spec import Problem, Spec
+from baton.tasks.models.rates import ANY_SIZE, Rate, default_warmup
 
 RATES = (
     Rate(50e6, 3e-3, "workflows/recipes/laptop.yaml, 5.8 M parameters"),

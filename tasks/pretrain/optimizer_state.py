@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tasks.core.job import StageError
-from tasks.pretrain.megatron_hooks import owned_range
+from baton.tasks.core.job import StageError
+from baton.tasks.pretrain.megatron_hooks import owned_range
 
 # isort: split
 from megatron.core.dist_checkpointing.dict_utils import nested_values

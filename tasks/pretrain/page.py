@@ -1,10 +1,10 @@
 """The lineage page of a Megatron checkpoint."""
 
-from infra.text import count, number, words
-from tasks.pages.about import facts_table
-from tasks.pages.blocks import Block, Cell, Fold, Table, Text
-from tasks.pages.source import Source
-from tasks.pages.training import training_curves
+from baton.infra.text import count, number, words
+from baton.tasks.pages.about import facts_table
+from baton.tasks.pages.blocks import Block, Cell, Fold, Table, Text
+from baton.tasks.pages.source import Source
+from baton.tasks.pages.training import training_curves
 
 
 def checkpoint(source: Source) -> list[Block]:

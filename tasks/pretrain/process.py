@@ -10,11 +10,11 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from infra.process.limits import cores
-from infra.process.torchrun_env import COLLECTIVE_S
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.megatron import BACKEND, CUDA
-from tasks.pretrain.megatron_hooks import reset_moe_state
+from baton.infra.process.limits import cores
+from baton.infra.process.torchrun_env import COLLECTIVE_S
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.megatron import BACKEND, CUDA
+from baton.tasks.pretrain.megatron_hooks import reset_moe_state
 
 # isort: split
 from megatron.core import parallel_state, tensor_parallel

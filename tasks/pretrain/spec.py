@@ -11,14 +11,14 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 
-from infra.text import count
-from tasks.core.restarts import Survival
-from tasks.core.spec import ByBaton, Problem, Spec, StageSpec, identity_if_set, not_identity
-from tasks.models.model_spec import ModelSpec
-from tasks.models.rates import Rate, rate_for
-from tasks.pretrain.layout import Layout, nearest
-from tasks.pretrain.mixture import SourceShare
-from tasks.pretrain.optimizer_spec import CONTINUED, RATES, OptimizerSpec
+from baton.infra.text import count
+from baton.tasks.core.restarts import Survival
+from baton.tasks.core.spec import ByBaton, Problem, Spec, StageSpec, identity_if_set, not_identity
+from baton.tasks.models.model_spec import ModelSpec
+from baton.tasks.models.rates import Rate, rate_for
+from baton.tasks.pretrain.layout import Layout, nearest
+from baton.tasks.pretrain.mixture import SourceShare
+from baton.tasks.pretrain.optimizer_spec import CONTINUED, RATES, OptimizerSpec
 
 Reaction = Literal["stop", "skip", "roll_back", "continue"]
 
@@ -72,7 +72,7 @@ class PretrainSpec(StageSpec):
     exact_devices: ClassVar[bool] = True
     spread_by: ClassVar[str] = "processes"
     uses_gpus: ClassVar[bool] = True
-    estimate: ClassVar[str] = "tasks.pretrain.need:need"
+    estimate: ClassVar[str] = "baton.tasks.pretrain.need:need"
 
     engine: Literal["megatron"] = Field("megatron", description="Training engine")
     model: ModelSpec = Field(ModelSpec(), description="Model architecture")

@@ -1,15 +1,15 @@
 """The pretraining stage as a Flyte task."""
 
-import images
-from infra.pod_spec import SAVES
-from infra.process.launch import Engine, Launch
-from tasks.data.artifact import TokenizedCorpus
-from tasks.pretrain.artifact import MegatronCheckpoint, MegatronWeights
-from tasks.pretrain.spec import PretrainSpec
-from tasks.run import run
-from tasks.stage import stage
+from baton import images
+from baton.infra.pod_spec import SAVES
+from baton.infra.process.launch import Engine, Launch
+from baton.tasks.data.artifact import TokenizedCorpus
+from baton.tasks.pretrain.artifact import MegatronCheckpoint, MegatronWeights
+from baton.tasks.pretrain.spec import PretrainSpec
+from baton.tasks.run import run
+from baton.tasks.stage import stage
 
-ENGINES = {"megatron": Engine("pretrain", "tasks.pretrain.train", version="4")}
+ENGINES = {"megatron": Engine("pretrain", "baton.tasks.pretrain.train", version="4")}
 
 
 @stage(ENGINES["megatron"], image=images.TRAIN, pod=SAVES)

@@ -1,6 +1,6 @@
 """Pretrain a model with Megatron-Core, under torchrun.
 
-    torchrun --standalone --nproc-per-node 1 -m tasks.pretrain.train JOB_DIR
+    torchrun --standalone --nproc-per-node 1 -m baton.tasks.pretrain.train JOB_DIR
 
 Inputs are `data`, a TokenizedCorpus, blended with `more.0`, …, and optionally initial weights (init_from.py). Outputs
 are output/checkpoint (dist_checkpointing: weights, optimizer, schedule, RNG, data position) and output/model.json (the
@@ -12,8 +12,8 @@ A run may be restarted with another layout.
 
 import os
 
-from tasks.core.job import Job, main
-from tasks.pretrain.spec import PretrainSpec
+from baton.tasks.core.job import Job, main
+from baton.tasks.pretrain.spec import PretrainSpec
 
 
 def work(job: Job) -> None:
@@ -22,8 +22,8 @@ def work(job: Job) -> None:
         # One queue, so that kernels start in launch order. Megatron relies on it to overlap tensor parallel collectives
         # with matrix products. CUDA reads the variable at initialization, so it must be set before importing torch
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    from tasks.pretrain.process import distributed
-    from tasks.pretrain.trainer import Trainer
+    from baton.tasks.pretrain.process import distributed
+    from baton.tasks.pretrain.trainer import Trainer
 
     with distributed(spec.layout, spec.seed):
         trainer = Trainer(job, spec)

@@ -1,6 +1,6 @@
 """One process's part of training under any layout: the model, its optimizer, and one step.
 
-This needs Megatron's process groups (tasks.pretrain.process), and is independent of jobs, files and logs.
+This needs Megatron's process groups (baton.tasks.pretrain.process), and is independent of jobs, files and logs.
 """
 
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tasks.pretrain.batches import Batch
-from tasks.pretrain.megatron import DEVICE
-from tasks.pretrain.megatron_hooks import moe_losses
-from tasks.pretrain.model import build_chunks, transformer_config
-from tasks.pretrain.optimizer import build_optimizer, clip_gradients
-from tasks.pretrain.spec import PretrainSpec
+from baton.tasks.pretrain.batches import Batch
+from baton.tasks.pretrain.megatron import DEVICE
+from baton.tasks.pretrain.megatron_hooks import moe_losses
+from baton.tasks.pretrain.model import build_chunks, transformer_config
+from baton.tasks.pretrain.optimizer import build_optimizer, clip_gradients
+from baton.tasks.pretrain.spec import PretrainSpec
 
 # isort: split
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads

@@ -11,22 +11,22 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
-from infra.process.heartbeat import Phase
-from infra.storage.durable import remove
-from tasks.core.job import Job, StageError
-from tasks.core.manifest import read_manifest
-from tasks.core.nodes import nodes_of
-from tasks.hardware.flops import cached_peak, flops_per_token
-from tasks.models.rates import unusual
-from tasks.pretrain.anomaly import Anomaly, AnomalyLog, Watch
-from tasks.pretrain.batches import Batch, Samples, build_datasets, index_cache, micro_batches
-from tasks.pretrain.canonical import copy_content
-from tasks.pretrain.checkpoint import Checkpoints, TrainingState
-from tasks.pretrain.init_from import InitialWeights
-from tasks.pretrain.megatron import CUDA, DEVICE
-from tasks.pretrain.prefetch import Prefetch
-from tasks.pretrain.spec import PretrainSpec, Reaction
-from tasks.pretrain.train_step import Training
+from baton.infra.process.heartbeat import Phase
+from baton.infra.storage.durable import remove
+from baton.tasks.core.job import Job, StageError
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.core.nodes import nodes_of
+from baton.tasks.hardware.flops import cached_peak, flops_per_token
+from baton.tasks.models.rates import unusual
+from baton.tasks.pretrain.anomaly import Anomaly, AnomalyLog, Watch
+from baton.tasks.pretrain.batches import Batch, Samples, build_datasets, index_cache, micro_batches
+from baton.tasks.pretrain.canonical import copy_content
+from baton.tasks.pretrain.checkpoint import Checkpoints, TrainingState
+from baton.tasks.pretrain.init_from import InitialWeights
+from baton.tasks.pretrain.megatron import CUDA, DEVICE
+from baton.tasks.pretrain.prefetch import Prefetch
+from baton.tasks.pretrain.spec import PretrainSpec, Reaction
+from baton.tasks.pretrain.train_step import Training
 
 LAYOUT_FACTS = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor", "data")
 

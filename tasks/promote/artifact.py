@@ -1,7 +1,7 @@
 """The artifacts of a decision and of a promotion."""
 
-from infra.tracking.relations import Relation
-from tasks.artifacts import Artifact
+from baton.infra.tracking.relations import Relation
+from baton.tasks.artifacts import Artifact
 
 
 class Decision(Artifact):
@@ -11,7 +11,7 @@ class Decision(Artifact):
     order = 130
     family = "finding"
     relation = Relation("compared")
-    page = "tasks.promote.page:decision"
+    page = "baton.tasks.promote.page:decision"
     outcome: str  # promoted, kept, rejected
     candidate: str  # digests of the HFModels
     champion: str | None
@@ -31,7 +31,7 @@ class Promotion(Artifact):
     order = 160
     family = "finding"
     relation = Relation("promoted")
-    page = "tasks.promote.page:promotion"
+    page = "baton.tasks.promote.page:promotion"
     registry_name: str
     registry_version: str
     outcome: str

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from infra.chance import items_needed
+from baton.infra.chance import items_needed
 
 Floats = NDArray[np.float64]
 DRAWS_AT_ONCE = 1 << 22  # indices in memory: 32 MB

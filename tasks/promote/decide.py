@@ -6,13 +6,13 @@ with the outcome, its reason as a sentence, and every metric of both models.
 
 from dataclasses import asdict
 
-from infra.storage.durable import write_json
-from infra.tracking.redact import redact_spec
-from tasks.core.job import Job, main
-from tasks.evaluate.results import read_results
-from tasks.promote.paired_scores import check_comparable, check_known
-from tasks.promote.rule import REJECTED, far, judge, new_text_ratio
-from tasks.promote.spec import FAR, PromotionSpec
+from baton.infra.storage.durable import write_json
+from baton.infra.tracking.redact import redact_spec
+from baton.tasks.core.job import Job, main
+from baton.tasks.evaluate.results import read_results
+from baton.tasks.promote.paired_scores import check_comparable, check_known
+from baton.tasks.promote.rule import REJECTED, far, judge, new_text_ratio
+from baton.tasks.promote.spec import FAR, PromotionSpec
 
 
 def work(job: Job) -> None:

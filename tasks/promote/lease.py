@@ -12,14 +12,14 @@ import time
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from infra.flyte.executions import LOST_S, last_seen
-from infra.tracking.mlflow_records import FLYTE_TAG
-from infra.tracking.push import runs_with
-from infra.tracking.spool import FINISHED, RUNNING
-from infra.tracking.sqlite import make_tables
-from tasks.publish.aliases import find_model
-from tasks.publish.champion import Hold, while_claimed
-from tasks.publish.registry import PATIENCE_S, ask
+from baton.infra.flyte.executions import LOST_S, last_seen
+from baton.infra.tracking.mlflow_records import FLYTE_TAG
+from baton.infra.tracking.push import runs_with
+from baton.infra.tracking.spool import FINISHED, RUNNING
+from baton.infra.tracking.sqlite import make_tables
+from baton.tasks.publish.aliases import find_model
+from baton.tasks.publish.champion import Hold, while_claimed
+from baton.tasks.publish.registry import PATIENCE_S, ask
 
 LEASE_TAG = "baton.lease"  # {"execution", "until"}: seconds since the epoch
 LEASE_S = 120.0  # validity after the last renewal

@@ -7,21 +7,21 @@ There is no other state: the position of the champion determines which generatio
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from infra.commands import command
-from infra.paths import located
-from infra.storage.buckets import StorageError, is_bucket
-from infra.text import clause
-from infra.tracking.set_aside import OUTCOME_TAG, PARENT_TAG, set_aside
-from tasks.artifacts import Artifact
-from tasks.core.job import StageError
-from tasks.core.manifest import ArtifactError, Manifest
-from tasks.core.stored import manifest_at
-from tasks.data.artifact import Corpus, TokenizedCorpus, Tokenizer
-from tasks.models.artifact import HFModel
-from tasks.pretrain.artifact import MegatronCheckpoint, MegatronWeights
-from tasks.promote.rule import KEPT, PROMOTED
-from tasks.publish.aliases import CHAMPION, Version, compared_champion, version_at, versions
-from tasks.publish.registry import PART_TAG, PATIENCE_S
+from baton.infra.commands import command
+from baton.infra.paths import located
+from baton.infra.storage.buckets import StorageError, is_bucket
+from baton.infra.text import clause
+from baton.infra.tracking.set_aside import OUTCOME_TAG, PARENT_TAG, set_aside
+from baton.tasks.artifacts import Artifact
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import ArtifactError, Manifest
+from baton.tasks.core.stored import manifest_at
+from baton.tasks.data.artifact import Corpus, TokenizedCorpus, Tokenizer
+from baton.tasks.models.artifact import HFModel
+from baton.tasks.pretrain.artifact import MegatronCheckpoint, MegatronWeights
+from baton.tasks.promote.rule import KEPT, PROMOTED
+from baton.tasks.publish.aliases import CHAMPION, Version, compared_champion, version_at, versions
+from baton.tasks.publish.registry import PART_TAG, PATIENCE_S
 
 ROLLED_BACK = "rolled_back"
 PARTS: dict[str, type[Artifact]] = {
@@ -102,7 +102,7 @@ def champion(name: str, patience_s: float = PATIENCE_S) -> Generation | None:
     known = {generation.version: generation for generation in generations(name, patience_s)}
     if version is None:
         if promoted := [number for number, generation in known.items() if generation.outcome == PROMOTED]:
-            restore = command(f"python -m workflows.rollback {name} --to {promoted[-1]}")
+            restore = command(f"baton rollback {name} --to {promoted[-1]}")
             raise NoChampion(
                 f"{name} has no champion, although versions {', '.join(map(str, promoted))} were promoted: the alias "
                 f"was deleted. Restore it: {restore}"

@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
-from infra.text import change, number
-from infra.text import measure as shown
-from tasks.evaluate.results import BITS, SETS
-from tasks.pages.blocks import Block, Cell, Mark, Table, Text, Tone
-from tasks.pages.source import Source
+from baton.infra.text import change, number
+from baton.infra.text import measure as shown
+from baton.tasks.evaluate.results import BITS, SETS
+from baton.tasks.pages.blocks import Block, Cell, Mark, Table, Text, Tone
+from baton.tasks.pages.source import Source
 
 TONES: dict[str, Tone | None] = {"promoted": "good", "kept": None, "rejected": "bad"}
 RELATIVE = [f"{which}.{BITS}" for which in SETS]  # their differences are relative to the champion's value

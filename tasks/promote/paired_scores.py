@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from tasks.core.job import StageError
-from tasks.core.metric import NO_DIRECTION
-from tasks.evaluate.results import BITS, SETS, Results
-from tasks.promote.bootstrap import Floats
-from tasks.promote.spec import PromotionSpec
+from baton.tasks.core.job import StageError
+from baton.tasks.core.metric import NO_DIRECTION
+from baton.tasks.evaluate.results import BITS, SETS, Results
+from baton.tasks.promote.bootstrap import Floats
+from baton.tasks.promote.spec import PromotionSpec
 
 
 def figures(candidate: Results, champion: Results | None, name: str) -> tuple[Floats, Floats, Floats]:

@@ -13,13 +13,13 @@ from typing import Any
 
 from mlflow import MlflowClient
 
-from infra.storage.durable import write_json
-from infra.tracking.set_aside import OUTCOME_TAG, PARENT_TAG, REFUSED_TAG
-from tasks.core.job import Job, StageError, main
-from tasks.core.manifest import read_manifest
-from tasks.promote.ledger import generations
-from tasks.promote.rule import PROMOTED
-from tasks.publish.aliases import (
+from baton.infra.storage.durable import write_json
+from baton.infra.tracking.set_aside import OUTCOME_TAG, PARENT_TAG, REFUSED_TAG
+from baton.tasks.core.job import Job, StageError, main
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.promote.ledger import generations
+from baton.tasks.promote.rule import PROMOTED
+from baton.tasks.publish.aliases import (
     CHAMPION,
     DECISION_TAG,
     PREVIOUS,
@@ -29,8 +29,8 @@ from tasks.publish.aliases import (
     version_at,
     versions,
 )
-from tasks.publish.champion import ChampionChanged, promote
-from tasks.publish.registry import PATIENCE_S, ask
+from baton.tasks.publish.champion import ChampionChanged, promote
+from baton.tasks.publish.registry import PATIENCE_S, ask
 
 
 def work(job: Job) -> None:

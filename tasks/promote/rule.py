@@ -10,12 +10,12 @@ kept       anything else: the champion keeps serving, and training continues fro
 import math
 from dataclasses import dataclass
 
-from infra.chance import items_needed
-from infra.text import change
-from tasks.evaluate.results import BITS, SETS, Results
-from tasks.promote.bootstrap import Improvement, fewer, more
-from tasks.promote.paired_scores import figures
-from tasks.promote.spec import PromotionSpec
+from baton.infra.chance import items_needed
+from baton.infra.text import change
+from baton.tasks.evaluate.results import BITS, SETS, Results
+from baton.tasks.promote.bootstrap import Improvement, fewer, more
+from baton.tasks.promote.paired_scores import figures
+from baton.tasks.promote.spec import PromotionSpec
 
 PROMOTED, KEPT, REJECTED = "promoted", "kept", "rejected"
 

@@ -13,8 +13,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tasks.core.spec import Problem, StageSpec, identity_if_set
-from tasks.evaluate.results import BITS, SETS
+from baton.tasks.core.spec import Problem, StageSpec, identity_if_set
+from baton.tasks.evaluate.results import BITS, SETS
 
 NAME = rf"^({'|'.join(SETS)})\.{BITS}$|^[A-Za-z0-9][\w-]*(\.[\w@-]+)+$"
 UNITS = "relative to the champion's for bits per byte, difference of means for the others (0.03 of a share: 3 points)"

@@ -1,16 +1,16 @@
 """Decide whether the candidate is better than the champion, and promote it, as Flyte tasks."""
 
-import images
-from infra.process.launch import Engine
-from tasks.evaluate.artifact import EvalReport
-from tasks.promote.artifact import Decision, Promotion
-from tasks.promote.spec import PromoteSpec, PromotionSpec
-from tasks.publish.artifact import PublishedModel
-from tasks.run import run
-from tasks.stage import stage
+from baton import images
+from baton.infra.process.launch import Engine
+from baton.tasks.evaluate.artifact import EvalReport
+from baton.tasks.promote.artifact import Decision, Promotion
+from baton.tasks.promote.spec import PromoteSpec, PromotionSpec
+from baton.tasks.publish.artifact import PublishedModel
+from baton.tasks.run import run
+from baton.tasks.stage import stage
 
-DECIDE = Engine("decide", "tasks.promote.decide", version="1")
-PROMOTE = Engine("promote", "tasks.promote.promote", version="1")
+DECIDE = Engine("decide", "baton.tasks.promote.decide", version="1")
+PROMOTE = Engine("promote", "baton.tasks.promote.promote", version="1")
 
 
 @stage(DECIDE, image=images.DATA)

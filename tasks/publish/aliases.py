@@ -12,8 +12,8 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 from mlflow.exceptions import MlflowException
 
-from infra.tracking.set_aside import OUTCOME_TAG, TERMS_TAG
-from tasks.publish.registry import DIGEST_TAG, PATIENCE_S, ask
+from baton.infra.tracking.set_aside import OUTCOME_TAG, TERMS_TAG
+from baton.tasks.publish.registry import DIGEST_TAG, PATIENCE_S, ask
 
 CHAMPION, PREVIOUS = "champion", "previous"
 MODEL_TAG = "baton.model"

@@ -1,7 +1,7 @@
 """The artifact of a publication."""
 
-from infra.tracking.relations import PUBLISHES, Relation
-from tasks.artifacts import Artifact
+from baton.infra.tracking.relations import PUBLISHES, Relation
+from baton.tasks.artifacts import Artifact
 
 
 class PublishedModel(Artifact):
@@ -11,7 +11,7 @@ class PublishedModel(Artifact):
     order = 150
     family = "model"
     relation = Relation(PUBLISHES, of="model")
-    page = "tasks.publish.page:published_model"
+    page = "baton.tasks.publish.page:published_model"
     label: str
     registry_name: str
     registry_version: str

@@ -12,13 +12,13 @@ import yaml
 from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from infra.text import fenced, measure, number, plus_minus, words
-from tasks.core.manifest import Manifest
-from tasks.core.metric import Metric, metrics_of
-from tasks.core.seeds import Spread, by_model
-from tasks.models.adapter_base import ModelFolders
-from tasks.publish.chain import Link, shown_spec
-from tasks.publish.spec import PublishSpec
+from baton.infra.text import fenced, measure, number, plus_minus, words
+from baton.tasks.core.manifest import Manifest
+from baton.tasks.core.metric import Metric, metrics_of
+from baton.tasks.core.seeds import Spread, by_model
+from baton.tasks.models.adapter_base import ModelFolders
+from baton.tasks.publish.chain import Link, shown_spec
+from baton.tasks.publish.spec import PublishSpec
 
 HIDDEN = ("label", "base", "license", "gone")  # facts shown elsewhere or by the parents, and facts of other artifacts
 # Kinds of artifacts that have learned from their parents, or have their text

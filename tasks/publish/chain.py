@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from infra.tracking.redact import redact
-from tasks.artifacts import kind_of
-from tasks.core.job import Job
-from tasks.core.manifest import ArtifactError, Manifest, read_manifest, text_digest
+from baton.infra.tracking.redact import redact
+from baton.tasks.artifacts import kind_of
+from baton.tasks.core.job import Job
+from baton.tasks.core.manifest import ArtifactError, Manifest, read_manifest, text_digest
 
 # an absolute path within a text: not a part of a URL, a tag or a relative path
 _PATH = re.compile(r"(?:file://|(?<![\w.:/\\<…]))(?:~[\w.-]*/|/)(?=[\w.~@+-])[^\s'\"`<>|:;,*?()\[\]{}]*")

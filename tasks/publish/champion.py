@@ -20,11 +20,11 @@ from uuid import uuid4
 
 from mlflow import MlflowClient
 
-from infra.process.process_id import has_ended, this_process
-from infra.progress import say
-from infra.tracking.set_aside import ROLLED_BACK, TERMS_TAG
-from tasks.core.job import StageError
-from tasks.publish.aliases import (
+from baton.infra.process.process_id import has_ended, this_process
+from baton.infra.progress import say
+from baton.infra.tracking.set_aside import ROLLED_BACK, TERMS_TAG
+from baton.tasks.core.job import StageError
+from baton.tasks.publish.aliases import (
     CHAMPION,
     PREVIOUS,
     Version,
@@ -35,7 +35,7 @@ from tasks.publish.aliases import (
     number_at,
     terms,
 )
-from tasks.publish.registry import ask
+from baton.tasks.publish.registry import ask
 
 T = TypeVar("T")
 Hold = Callable[[], MlflowClient]  # returns the client for one call; raises _Expired

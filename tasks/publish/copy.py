@@ -5,11 +5,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from infra.storage.durable import NO_LINK, remove, write_json
-from tasks.core.manifest import MANIFEST, RECORD
-from tasks.models.adapter_base import ADAPTER, ADAPTER_CONFIG, BASE, ModelFolders
-from tasks.models.hf_files import INDEX, tensors_in
-from tasks.models.turns import copy_turns
+from baton.infra.storage.durable import NO_LINK, remove, write_json
+from baton.tasks.core.manifest import MANIFEST, RECORD
+from baton.tasks.models.adapter_base import ADAPTER, ADAPTER_CONFIG, BASE, ModelFolders
+from baton.tasks.models.hf_files import INDEX, tensors_in
+from baton.tasks.models.turns import copy_turns
 
 CARD = "README.md"
 LINK_BYTES = 1 << 20  # files of at least this size are linked: weights are never edited in place, but a config may be

@@ -1,7 +1,7 @@
 """The page of a published model."""
 
-from tasks.pages.blocks import Block, Code, Fold, Text
-from tasks.pages.source import Source
+from baton.tasks.pages.blocks import Block, Code, Fold, Text
+from baton.tasks.pages.source import Source
 
 
 def published_model(source: Source) -> list[Block]:

@@ -12,20 +12,20 @@ from collections.abc import Sequence
 
 import yaml
 
-from infra.paths import portable
-from infra.storage.durable import sync_tree
-from infra.tracking.mlflow_names import mlflow_name
-from tasks.core.job import Job, main
-from tasks.core.manifest import MANIFEST, Manifest, content_digest, read_manifest, text_digest
-from tasks.core.metric import metrics_of
-from tasks.models.adapter_base import BASE, model_of
-from tasks.publish.aliases import CHAMPION, RESUMED_TAG
-from tasks.publish.card import model_card
-from tasks.publish.chain import chain, label_of, manifest_of, reports
-from tasks.publish.champion import make_champion
-from tasks.publish.copy import CARD, copy_model
-from tasks.publish.registry import PART_TAG, PATIENCE_S, Publication, register
-from tasks.publish.spec import PublishSpec
+from baton.infra.paths import portable
+from baton.infra.storage.durable import sync_tree
+from baton.infra.tracking.mlflow_names import mlflow_name
+from baton.tasks.core.job import Job, main
+from baton.tasks.core.manifest import MANIFEST, Manifest, content_digest, read_manifest, text_digest
+from baton.tasks.core.metric import metrics_of
+from baton.tasks.models.adapter_base import BASE, model_of
+from baton.tasks.publish.aliases import CHAMPION, RESUMED_TAG
+from baton.tasks.publish.card import model_card
+from baton.tasks.publish.chain import chain, label_of, manifest_of, reports
+from baton.tasks.publish.champion import make_champion
+from baton.tasks.publish.copy import CARD, copy_model
+from baton.tasks.publish.registry import PART_TAG, PATIENCE_S, Publication, register
+from baton.tasks.publish.spec import PublishSpec
 
 # Artifacts that continuous training needs of its generations (tasks/promote/ledger.py): name in the tag -> input
 PARTS = {

@@ -19,10 +19,10 @@ from mlflow.exceptions import MlflowException
 from requests.exceptions import RequestException
 from sqlalchemy.exc import SQLAlchemyError
 
-from infra.tracking.redact import redact_text
-from infra.tracking.sqlite import make_tables, require_store
-from infra.tracking.sqlite_file import StoreMissing, damage, store_file
-from infra.tracking.store import (
+from baton.infra.tracking.redact import redact_text
+from baton.infra.tracking.sqlite import make_tables, require_store
+from baton.infra.tracking.sqlite_file import StoreMissing, damage, store_file
+from baton.infra.tracking.store import (
     TrackingUnreachable,
     artifact_location,
     experiment_name,
@@ -30,9 +30,9 @@ from infra.tracking.store import (
     shown_uri,
     tracking_uri,
 )
-from tasks.core.job import StageError
-from tasks.core.manifest import MANIFEST, RECORD
-from tasks.publish.copy import CARD
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import MANIFEST, RECORD
+from baton.tasks.publish.copy import CARD
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ import re
 
 from pydantic import Field
 
-from tasks.core.spec import Problem, StageSpec, identity_if_set
+from baton.tasks.core.spec import Problem, StageSpec, identity_if_set
 
 ALIAS = re.compile(r"(?!latest$|v\d+$)[\w-]{1,255}", re.IGNORECASE)  # as MLflow allows it
 RESERVED = "latest and v1, v2, …, which are MLflow's own"

@@ -1,18 +1,18 @@
 """Publish a model, as a Flyte task."""
 
-import images
-from infra.process.launch import Engine
-from tasks.artifacts import Artifact
-from tasks.core.manifest import ALL, MANIFEST
-from tasks.evaluate.artifact import EvalReport
-from tasks.models.artifact import HFModel
-from tasks.publish.artifact import PublishedModel
-from tasks.publish.spec import PublishSpec
-from tasks.run import run
-from tasks.stage import stage
-from tasks.stage_job import Reads
+from baton import images
+from baton.infra.process.launch import Engine
+from baton.tasks.artifacts import Artifact
+from baton.tasks.core.manifest import ALL, MANIFEST
+from baton.tasks.evaluate.artifact import EvalReport
+from baton.tasks.models.artifact import HFModel
+from baton.tasks.publish.artifact import PublishedModel
+from baton.tasks.publish.spec import PublishSpec
+from baton.tasks.run import run
+from baton.tasks.stage import stage
+from baton.tasks.stage_job import Reads
 
-ENGINE = Engine("publish", "tasks.publish.publish", version="7", repeats=True)
+ENGINE = Engine("publish", "baton.tasks.publish.publish", version="7", repeats=True)
 
 
 @stage(ENGINE, image=images.DATA, cached=False, reports_on=("models", "reports", "parts"))

@@ -5,15 +5,15 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from infra.chance import Finding
-from infra.evaluated import MetricDifference
-from infra.text import change, plus_minus
-from tasks.core.metric import Metric
-from tasks.core.seeds import Spread, without_seed
-from tasks.evaluate.results import Results, difference
-from tasks.models.adapter_base import BASE
-from tasks.pages.blocks import Block, Cell, Mark, Table, Text, Tone
-from tasks.pages.source import Source
+from baton.infra.chance import Finding
+from baton.infra.evaluated import MetricDifference
+from baton.infra.text import change, plus_minus
+from baton.tasks.core.metric import Metric
+from baton.tasks.core.seeds import Spread, without_seed
+from baton.tasks.evaluate.results import Results, difference
+from baton.tasks.models.adapter_base import BASE
+from baton.tasks.pages.blocks import Block, Cell, Mark, Table, Text, Tone
+from baton.tasks.pages.source import Source
 
 MARKS: dict[Finding, str] = {"better": "✓", "worse": "✗", "within noise": "≈", "unknown": ""}
 TONES: dict[Finding, Tone] = {"better": "good", "worse": "bad", "within noise": "quiet", "unknown": "quiet"}

@@ -1,7 +1,7 @@
 """The artifact of a report."""
 
-from infra.tracking.relations import Relation
-from tasks.artifacts import Artifact
+from baton.infra.tracking.relations import Relation
+from baton.tasks.artifacts import Artifact
 
 
 class Report(Artifact):

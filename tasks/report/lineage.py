@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable
 
 from markupsafe import Markup
 
-from infra.drawing.graph import Artifact, Box, Marks, draw
-from tasks.pages.about import heading
-from tasks.pages.html import anchor
-from tasks.pages.source import Source
+from baton.infra.drawing.graph import Artifact, Box, Marks, draw
+from baton.tasks.pages.about import heading
+from baton.tasks.pages.html import anchor
+from baton.tasks.pages.source import Source
 
 RESULT = "Result"  # the section with the evaluations
 

@@ -8,25 +8,25 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from infra.commands import command
-from infra.evaluated import SAMPLES
-from infra.text import duration
-from infra.tracking.spool import Execution, execution_folder, read_execution, read_stage, stage_folders
-from infra.tracking.store import tracking_hint
-from tasks.artifacts import kinds
-from tasks.core.job import Job, main
-from tasks.evaluate.results import in_model_order, read_results
-from tasks.evaluate.samples import samples
-from tasks.evaluate.scores import measured_on, score_bars, score_table, seed_table, set_table
-from tasks.pages.about import about, heading
-from tasks.pages.blocks import Block, Cell, List, Mark, Section, Table, Text, Title
-from tasks.pages.html import page
-from tasks.pages.markdown import markdown
-from tasks.pages.source import Source, open_source
-from tasks.promote.page import decision
-from tasks.report.acceptance_gate import verdict
-from tasks.report.lineage import RESULT, lineage
-from tasks.report.spec import ReportSpec
+from baton.infra.commands import command
+from baton.infra.evaluated import SAMPLES
+from baton.infra.text import duration
+from baton.infra.tracking.spool import Execution, execution_folder, read_execution, read_stage, stage_folders
+from baton.infra.tracking.store import tracking_hint
+from baton.tasks.artifacts import kinds
+from baton.tasks.core.job import Job, main
+from baton.tasks.evaluate.results import in_model_order, read_results
+from baton.tasks.evaluate.samples import samples
+from baton.tasks.evaluate.scores import measured_on, score_bars, score_table, seed_table, set_table
+from baton.tasks.pages.about import about, heading
+from baton.tasks.pages.blocks import Block, Cell, List, Mark, Section, Table, Text, Title
+from baton.tasks.pages.html import page
+from baton.tasks.pages.markdown import markdown
+from baton.tasks.pages.source import Source, open_source
+from baton.tasks.promote.page import decision
+from baton.tasks.report.acceptance_gate import verdict
+from baton.tasks.report.lineage import RESULT, lineage
+from baton.tasks.report.spec import ReportSpec
 
 RUN = "pyflyte run workflows/pretrain_to_rl.py pretrain_to_rl"
 
@@ -90,7 +90,7 @@ def where_next(sources: list[Source], html: Path, places: Mapping[str, str]) -> 
     items += [("All metrics over time:", tracking_hint())]
     if _of_kind(sources, "decision"):
         names = {source.manifest.facts["registry_name"] for source in _of_kind(sources, "published_model")}
-        items += [("To roll the champion back:", command(f"python -m workflows.rollback {name}")) for name in names]
+        items += [("To roll the champion back:", command(f"baton rollback {name}")) for name in names]
     else:
         label = "To run a changed copy of the recipe (unchanged stages come from the cache):"
         items += [(label, command(f"{RUN} --recipe mine.yaml"))]

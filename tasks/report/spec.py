@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from tasks.core.spec import StageSpec
+from baton.tasks.core.spec import StageSpec
 
 
 class ReportSpec(StageSpec):

@@ -1,22 +1,22 @@
 """The last node: the report of one execution."""
 
-import images
-from infra.pod import this_pod
-from infra.process.launch import Engine
-from infra.tracking.execution import mark_last
-from tasks.artifacts import Artifact
-from tasks.cached_stages import note_used
-from tasks.core.manifest import ALL_AND_RECORD
-from tasks.evaluate.artifact import EvalReport
-from tasks.models.artifact import HFModel
-from tasks.pages.source import PAGE_FILES
-from tasks.report.artifact import Report
-from tasks.report.spec import ReportSpec
-from tasks.run import run
-from tasks.stage import stage
-from tasks.stage_job import Reads
+from baton import images
+from baton.infra.pod import this_pod
+from baton.infra.process.launch import Engine
+from baton.infra.tracking.execution import mark_last
+from baton.tasks.artifacts import Artifact
+from baton.tasks.cached_stages import note_used
+from baton.tasks.core.manifest import ALL_AND_RECORD
+from baton.tasks.evaluate.artifact import EvalReport
+from baton.tasks.models.artifact import HFModel
+from baton.tasks.pages.source import PAGE_FILES
+from baton.tasks.report.artifact import Report
+from baton.tasks.report.spec import ReportSpec
+from baton.tasks.run import run
+from baton.tasks.stage import stage
+from baton.tasks.stage_job import Reads
 
-ENGINE = Engine("report", "tasks.report.report", version="3")
+ENGINE = Engine("report", "baton.tasks.report.report", version="3")
 
 
 @stage(ENGINE, image=images.DATA, cached=False, reports_on=("models", "reports", "parts"))

@@ -1,7 +1,7 @@
 """The artifact of a trial of rewards."""
 
-from infra.text import number
-from tasks.artifacts import Artifact
+from baton.infra.text import number
+from baton.tasks.artifacts import Artifact
 
 
 class RewardCheck(Artifact):
@@ -10,7 +10,7 @@ class RewardCheck(Artifact):
     kind = "reward_check"
     order = 60
     family = "finding"
-    page = "tasks.reward_check.page:reward_check"
+    page = "baton.tasks.reward_check.page:reward_check"
     rewards: int  # number that were tried
     faults: int  # number of these that do not score a row's own answers higher
 

@@ -1,6 +1,6 @@
 """Try rewards on the rows' own answers, and on those of other rows.
 
-    python -m tasks.reward_check.check JOB_DIR        inputs: rows.0, …, in the order of `spec.sets()`
+    python -m baton.tasks.reward_check.check JOB_DIR        inputs: rows.0, …, in the order of `spec.sets()`
 
 A reward that raises ends the run. So does a reward for training that does not prefer a row's own answer; for one in an
 evaluation there is a notice. Output: check.json, which has for each list its path, the number of `rows` with an answer,
@@ -13,17 +13,17 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
-from infra.pod import this_pod
-from infra.progress import say
-from infra.storage.durable import write_json
-from tasks.core.job import Job, StageError, main
-from tasks.evaluate.questions import Question, question_of
-from tasks.posttrain.encode import prompted
-from tasks.reward_check.spec import RewardCheckSpec, RewardListSpec
-from tasks.rewards.gold import ROWS, GoldLine, attempt, faults, gold_lines, own_answer, table
-from tasks.rewards.spec import RewardSpec
-from tasks.rewards.user_process import NotInstalled
-from tasks.rows.stored import Row, read_rows
+from baton.infra.pod import this_pod
+from baton.infra.progress import say
+from baton.infra.storage.durable import write_json
+from baton.tasks.core.job import Job, StageError, main
+from baton.tasks.evaluate.questions import Question, question_of
+from baton.tasks.posttrain.encode import prompted
+from baton.tasks.reward_check.spec import RewardCheckSpec, RewardListSpec
+from baton.tasks.rewards.gold import ROWS, GoldLine, attempt, faults, gold_lines, own_answer, table
+from baton.tasks.rewards.spec import RewardSpec
+from baton.tasks.rewards.user_process import NotInstalled
+from baton.tasks.rows.stored import Row, read_rows
 
 # Completions with which functions are called whose rows have no answers
 MADE_UP = ("I do not know.", "4", '{"answer": 4}', "<answer>4</answer>", "```python\nprint(4)\n```")

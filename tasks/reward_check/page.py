@@ -1,8 +1,8 @@
 """The page of a reward check."""
 
-from infra.text import number
-from tasks.pages.blocks import Block, Cell, Mark, Table, Text
-from tasks.pages.source import Source
+from baton.infra.text import number
+from baton.tasks.pages.blocks import Block, Cell, Mark, Table, Text
+from baton.tasks.pages.source import Source
 
 
 def reward_check(source: Source) -> list[Block]:

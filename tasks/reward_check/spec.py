@@ -4,9 +4,9 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from infra.pod_spec import PodSpec, Resources, in_bytes, in_gib
-from tasks.core.spec import Spec, StageSpec
-from tasks.rewards.spec import RewardSpec
+from baton.infra.pod_spec import PodSpec, Resources, in_bytes, in_gib
+from baton.tasks.core.spec import Spec, StageSpec
+from baton.tasks.rewards.spec import RewardSpec
 
 TRIED_MEMORY = "2Gi"  # memory of the trial's pod, unless a reward needs more
 

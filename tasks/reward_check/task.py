@@ -1,15 +1,15 @@
 """The trial of rewards as a typed Flyte task."""
 
-import images
-from infra.pod_spec import PodSpec, Resources
-from infra.process.launch import Engine
-from tasks.reward_check.artifact import RewardCheck
-from tasks.reward_check.spec import TRIED_MEMORY, RewardCheckSpec
-from tasks.rows.artifact import Rows
-from tasks.run import run
-from tasks.stage import stage
+from baton import images
+from baton.infra.pod_spec import PodSpec, Resources
+from baton.infra.process.launch import Engine
+from baton.tasks.reward_check.artifact import RewardCheck
+from baton.tasks.reward_check.spec import TRIED_MEMORY, RewardCheckSpec
+from baton.tasks.rows.artifact import Rows
+from baton.tasks.run import run
+from baton.tasks.stage import stage
 
-ENGINE = Engine("rewards", "tasks.reward_check.check", version="2")
+ENGINE = Engine("rewards", "baton.tasks.reward_check.check", version="2")
 # The trial took 0.35 GiB on a cluster; the rest is for modules that the functions load.
 SMALL = PodSpec(resources=Resources(cpu=1, memory=TRIED_MEMORY))
 

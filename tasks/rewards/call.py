@@ -19,9 +19,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from infra.text import shown
-from tasks.rewards.thinking import with_beginning
-from tasks.user_code.load_function import LONGEST_LINE, Unusable, described
+from baton.infra.text import shown
+from baton.tasks.rewards.thinking import with_beginning
+from baton.tasks.user_code.load_function import LONGEST_LINE, Unusable, described
 
 ENVIRONMENTS = "environments"  # column with the final states of the conversations' environments, as objects like TRL's
 _GIVEN = {"prompts", "completions", "trainer_state", "log_metric", "log_extra"}  # available for any rows

@@ -16,12 +16,12 @@ from itertools import islice
 from statistics import fmean
 from typing import Any
 
-from tasks.core.job import StageError
-from tasks.rewards.builtin.builtin import ANSWERS
-from tasks.rewards.call import ENVIRONMENTS, text_of
-from tasks.rewards.scorer import Scorer
-from tasks.rewards.spec import RewardSpec
-from tasks.rows.marks import verdict
+from baton.tasks.core.job import StageError
+from baton.tasks.rewards.builtin.builtin import ANSWERS
+from baton.tasks.rewards.call import ENVIRONMENTS, text_of
+from baton.tasks.rewards.scorer import Scorer
+from baton.tasks.rewards.spec import RewardSpec
+from baton.tasks.rows.marks import verdict
 
 ROWS = 64  # enough to distinguish right from wrong, with few requests to a judge
 _WAYS_OUT = (

@@ -21,14 +21,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
-from infra.storage.durable import write_json
-from tasks.core.job import StageError
-from tasks.core.spec import Problem
-from tasks.rewards.call import Batch
-from tasks.rewards.spec import RewardSpec, rewards_problems
-from tasks.rewards.user_process import NotInstalled, UserProcess
-from tasks.rows.stored import Row, partial_columns, reserved_columns, without_marks
-from tasks.user_code.load_function import SOURCES
+from baton.infra.storage.durable import write_json
+from baton.tasks.core.job import StageError
+from baton.tasks.core.spec import Problem
+from baton.tasks.rewards.call import Batch
+from baton.tasks.rewards.spec import RewardSpec, rewards_problems
+from baton.tasks.rewards.user_process import NotInstalled, UserProcess
+from baton.tasks.rows.stored import Row, partial_columns, reserved_columns, without_marks
+from baton.tasks.user_code.load_function import SOURCES
 
 MEMORY = "rewards.json"
 LOAD_S = 600.0  # time limit of an import, which may load a model
@@ -148,7 +148,7 @@ class Scorer:
             owner = "user" if members[0].function else "builtin"
             # Rewards that run programs limit them, and the programs' memory is not that of the worker
             memory_gb = 0 if _runs_code(members[0]) else max(reward.memory_gb for reward in members)
-            process = UserProcess(home / str(number), environment, "tasks.rewards.worker", owner, str(memory_gb))
+            process = UserProcess(home / str(number), environment, "baton.tasks.rewards.worker", owner, str(memory_gb))
             stack.callback(process.close)
             self._processes.append(process)
             for reward in members:

@@ -18,21 +18,21 @@ from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from tasks.core.spec import Problem, Spec, identity_if_set, not_identity
-from tasks.rewards.builtin.builtin import Builtin
-from tasks.rewards.builtin.code_tests import CodeTests
-from tasks.rewards.builtin.diversity import Diversity
-from tasks.rewards.builtin.format import Format
-from tasks.rewards.builtin.json_schema import JsonSchema
-from tasks.rewards.builtin.judge import Judge
-from tasks.rewards.builtin.length import Length
-from tasks.rewards.builtin.match import Match
-from tasks.rewards.builtin.math import Math
-from tasks.rewards.builtin.program import Verifier
-from tasks.rewards.builtin.python_output import PythonOutput
-from tasks.rewards.builtin.regex import Regex
-from tasks.rewards.builtin.similarity import Similarity
-from tasks.user_code.functions import FUNCTION, Function
+from baton.tasks.core.spec import Problem, Spec, identity_if_set, not_identity
+from baton.tasks.rewards.builtin.builtin import Builtin
+from baton.tasks.rewards.builtin.code_tests import CodeTests
+from baton.tasks.rewards.builtin.diversity import Diversity
+from baton.tasks.rewards.builtin.format import Format
+from baton.tasks.rewards.builtin.json_schema import JsonSchema
+from baton.tasks.rewards.builtin.judge import Judge
+from baton.tasks.rewards.builtin.length import Length
+from baton.tasks.rewards.builtin.match import Match
+from baton.tasks.rewards.builtin.math import Math
+from baton.tasks.rewards.builtin.program import Verifier
+from baton.tasks.rewards.builtin.python_output import PythonOutput
+from baton.tasks.rewards.builtin.regex import Regex
+from baton.tasks.rewards.builtin.similarity import Similarity
+from baton.tasks.user_code.functions import FUNCTION, Function
 
 BUILTINS = (
     "math", "match", "regex", "json_schema", "length", "format", "similarity", "judge", "diversity", "code_tests",

@@ -16,10 +16,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from infra.paths import QUIET
-from infra.process.process_group import kill_group
-from tasks.core.job import StageError
-from tasks.user_code.load_function import SOURCES, STACKS, stuck_at
+from baton import SEARCH_PATH
+from baton.infra.paths import QUIET
+from baton.infra.process.process_group import kill_group
+from baton.tasks.core.job import StageError
+from baton.tasks.user_code.load_function import SOURCES, STACKS, stuck_at
 
 # Environment variables that a function may need to run, but none that may contain a key
 VISIBLE = (
@@ -43,9 +44,8 @@ class UserProcess:
     ) -> None:
         self.folder, self.what = folder, what
         (folder / SOURCES).mkdir(parents=True)
-        root = str(Path(__file__).parents[2])
         seen = {name: os.environ[name] for name in (*VISIBLE, *environment) if name in os.environ}
-        path = os.pathsep.join(filter(None, [root, seen.get("PYTHONPATH")]))
+        path = os.pathsep.join(filter(None, [*SEARCH_PATH, seen.get("PYTHONPATH")]))
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, str(folder), *arguments],
             stdin=subprocess.PIPE,

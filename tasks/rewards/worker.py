@@ -1,5 +1,5 @@
-"""Run rewards in a subprocess: `python -P -m tasks.rewards.worker FOLDER builtin|user MEMORY_GB` (user_process.py).
-MEMORY_GB is the limit of each of its processes, beyond which allocations fail; 0 is no limit.
+"""Run rewards in a subprocess: `python -P -m baton.tasks.rewards.worker FOLDER builtin|user MEMORY_GB`
+(user_process.py). MEMORY_GB is the limit of each of its processes, beyond which allocations fail; 0 is no limit.
 
 A request is a line of JSON on standard input, and its answer is a line of JSON on standard output:
 
@@ -27,8 +27,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from tasks.rewards.call import Batch, Log, Reward
-from tasks.user_code.load_function import (
+from baton.tasks.rewards.call import Batch, Log, Reward
+from baton.tasks.user_code.load_function import (
     SOURCES,
     STACKS,
     Unusable,
@@ -73,7 +73,7 @@ class RewardWorker:
     def _open(self, request: dict[str, Any]) -> Reward:
         name, sources = request["name"], self.folder / SOURCES
         if "builtin" in request:
-            module = importlib.import_module(f"tasks.rewards.builtin.{request['builtin']}")
+            module = importlib.import_module(f"baton.tasks.rewards.builtin.{request['builtin']}")
             builtin = getattr(module, request["class"]).model_validate(request["options"])
             builtin.prepare()
             return Reward(name, builtin, sources)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from infra.text import number
-from tasks.artifacts import Artifact
+from baton.infra.text import number
+from baton.tasks.artifacts import Artifact
 
 
 class Rows(Artifact):
@@ -13,7 +13,7 @@ class Rows(Artifact):
     kind = "rows"
     order = 50
     family = "data"
-    page = "tasks.rows.page:rows"
+    page = "baton.tasks.rows.page:rows"
     held_out_files: ClassVar[Sequence[str]] = ("held_out.jsonl",)
     row_kind: str  # messages, prompt_completion, preference, prompt, text
     format: str  # the detected format

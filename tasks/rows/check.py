@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
-from infra.storage.unique_keys import unique
-from tasks.data.json_values import DEEPEST, SURROGATE, Rounded, Unreadable, kind_of
-from tasks.rows.stored import ANSWERS, OPTIONAL, TRAIN, Row
+from baton.infra.storage.unique_keys import unique
+from baton.tasks.data.json_values import DEEPEST, SURROGATE, Rounded, Unreadable, kind_of
+from baton.tasks.rows.stored import ANSWERS, OPTIONAL, TRAIN, Row
 
 LONE = "a lone surrogate, which UTF-8 cannot represent; fix the text where it was cut"
 MOST_DIGITS = 17  # significant digits of a float of 64 bits

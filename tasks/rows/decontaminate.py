@@ -1,12 +1,12 @@
 """Drop training rows whose prompt occurs in a held-out set.
 
-    python -m tasks.rows.decontaminate JOB_DIR        inputs: rows (Rows), against.0, against.1, … (Rows)
+    python -m baton.tasks.rows.decontaminate JOB_DIR        inputs: rows (Rows), against.0, against.1, … (Rows)
 
 The rule is GPT-3's (Brown et al., "Language Models are Few-Shot Learners", 2020, appendix C), applied to prompts:
 
 - A row is dropped if its entire prompt equals that of a held-out row, ignoring case and white space. This also catches
   short prompts.
-- A row is dropped if one of its turns shares 13 consecutive words (`tasks.data.ngrams`) with a turn of a held-out
+- A row is dropped if one of its turns shares 13 consecutive words (`baton.tasks.data.ngrams`) with a turn of a held-out
   prompt.
 - 13-grams in more than 10 training rows are ignored, such as an instruction that all prompts begin with. Rows that
   share only such 13-grams are reported if a single held-out prompt has them: they may be variants of it.
@@ -29,11 +29,11 @@ import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
-from infra.storage.durable import write_json
-from tasks.core.job import Job, StageError, main
-from tasks.core.manifest import read_manifest
-from tasks.data.ngrams import Hashes, ngrams, word_hashes
-from tasks.rows.stored import Row, plain, prompt_turns, read_lines
+from baton.infra.storage.durable import write_json
+from baton.tasks.core.job import Job, StageError, main
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.data.ngrams import Hashes, ngrams, word_hashes
+from baton.tasks.rows.stored import Row, plain, prompt_turns, read_lines
 
 WORDS = 13
 COMMON = 10  # a 13-gram in more training rows than this is ignored

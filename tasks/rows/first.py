@@ -1,7 +1,7 @@
 """Read the first rows of files in this process, or those of a user's function or of `datasets` in a subprocess.
 
-`python -m tasks.rows.first` is the subprocess (infra.process.child): it is given a RowsSpec and returns a First or an
-error.
+`python -m baton.tasks.rows.first` is the subprocess (infra/process/child.py): it is given a RowsSpec and returns a
+First or an error.
 """
 
 from dataclasses import asdict
@@ -9,13 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from infra.process.child import ChildFailed, ChildTooSlow, ask, reply
-from infra.storage.address import digest_of
-from infra.storage.buckets import StorageError
-from tasks.core.job import StageError
-from tasks.core.spec import Problem
-from tasks.rows.rows import First, peek
-from tasks.rows.spec import MOST_SEEN, RowsSpec
+from baton.infra.process.child import ChildFailed, ChildTooSlow, ask, reply
+from baton.infra.storage.address import digest_of
+from baton.infra.storage.buckets import StorageError
+from baton.tasks.core.job import StageError
+from baton.tasks.core.spec import Problem
+from baton.tasks.rows.rows import First, peek
+from baton.tasks.rows.spec import MOST_SEEN, RowsSpec
 
 TIMEOUT_S = 60.0
 
@@ -50,7 +50,7 @@ def first_rows(spec: RowsSpec) -> First:
 @cache  # a recipe is read several times in one run
 def _first_rows(spec: str) -> First:
     try:
-        result = ask("tasks.rows.first", spec, TIMEOUT_S)
+        result = ask("baton.tasks.rows.first", spec, TIMEOUT_S)
     except ChildTooSlow as error:
         raise TooSlow(f"it yielded fewer than {MOST_SEEN} rows in {TIMEOUT_S:g} s") from error
     except ChildFailed as error:

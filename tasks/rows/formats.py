@@ -26,13 +26,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.data.json_values import SURROGATE, TO_NULL, HalfPair, NotJson, json_value
-from tasks.data.source_spec import listed
-from tasks.rows import messages
-from tasks.rows.check import COLUMNS, LONE, RowError, decoded, type_name
-from tasks.rows.marks import LABELS, TURN, labels, refusal
-from tasks.rows.messages import Note, turn
-from tasks.rows.stored import OPTIONAL, Row, common_prefix
+from baton.tasks.data.json_values import SURROGATE, TO_NULL, HalfPair, NotJson, json_value
+from baton.tasks.data.source_spec import listed
+from baton.tasks.rows import messages
+from baton.tasks.rows.check import COLUMNS, LONE, RowError, decoded, type_name
+from baton.tasks.rows.marks import LABELS, TURN, labels, refusal
+from baton.tasks.rows.messages import Note, turn
+from baton.tasks.rows.stored import OPTIONAL, Row, common_prefix
 
 _OPENAI_PREFERENCE = ("input", "preferred_output", "non_preferred_output")
 _PROMPTS = ("question", "instruction", "query", "input", "context")  # usual names of a prompt's column

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from tasks.rows.check import RowError
-from tasks.rows.stored import TRAIN, Row
+from baton.tasks.rows.check import RowError
+from baton.tasks.rows.stored import TRAIN, Row
 
 _LEARN = (
     "weight", TRAIN, "training", "train_detail", "train_on_turn", "trainable", "learn", "loss", "loss_mask",

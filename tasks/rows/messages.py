@@ -6,9 +6,9 @@ Null is kept: a template may test `content is none`, as for a turn that calls to
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tasks.rows.check import DECODER, RowError, decoded
-from tasks.rows.marks import learned_turn
-from tasks.rows.stored import ANSWERS, TRAIN, Row
+from baton.tasks.rows.check import DECODER, RowError, decoded
+from baton.tasks.rows.marks import learned_turn
+from baton.tasks.rows.stored import ANSWERS, TRAIN, Row
 
 Note = Callable[[str], None]  # records a change made to a row
 

@@ -2,9 +2,9 @@
 
 import json
 
-from infra.text import number
-from tasks.pages.blocks import Block, Cell, Code, Fold, Table, Text
-from tasks.pages.source import Source
+from baton.infra.text import number
+from baton.tasks.pages.blocks import Block, Cell, Code, Fold, Table, Text
+from baton.tasks.pages.source import Source
 
 
 def rows(source: Source) -> list[Block]:

@@ -16,17 +16,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from infra.storage.address import File
-from tasks.core.job import StageError
-from tasks.data.documents import SPLITS, Split, read_documents
-from tasks.data.readers.arrow_rows import rows_of
-from tasks.data.readers.columnar import parquet_file
-from tasks.data.readers.hugging_face import rows_of_hugging_face, tables_of
-from tasks.data.readers.jsonl import text_of
-from tasks.rows.check import DECODER, RowError, lone_surrogate
-from tasks.rows.spec import HuggingFaceRows, RowsSpec
-from tasks.user_code.functions import Function
-from tasks.user_code.load_function import described
+from baton.infra.storage.address import File
+from baton.tasks.core.job import StageError
+from baton.tasks.data.documents import SPLITS, Split, read_documents
+from baton.tasks.data.readers.arrow_rows import rows_of
+from baton.tasks.data.readers.columnar import parquet_file
+from baton.tasks.data.readers.hugging_face import rows_of_hugging_face, tables_of
+from baton.tasks.data.readers.jsonl import text_of
+from baton.tasks.rows.check import DECODER, RowError, lone_surrogate
+from baton.tasks.rows.spec import HuggingFaceRows, RowsSpec
+from baton.tasks.user_code.functions import Function
+from baton.tasks.user_code.load_function import described
 
 ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 BATCH = 64  # rows of Parquet in memory at a time

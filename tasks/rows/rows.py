@@ -1,4 +1,4 @@
-"""Prepare a set of rows from a source: python -m tasks.rows.rows JOB_DIR
+"""Prepare a set of rows from a source: python -m baton.tasks.rows.rows JOB_DIR
 
 Each row is read, converted to TRL's columns, validated, dropped if it is an exact duplicate (the first one is kept),
 and assigned to a split by a hash of its prompt. Then training rows whose prompt occurs in the held-out split are
@@ -21,17 +21,17 @@ from typing import Any
 
 from blake3 import blake3
 
-from infra.storage.durable import write_json
-from tasks.core.job import Job, StageError, main
-from tasks.data.documents import SPLITS, Split, split_of
-from tasks.data.json_values import ROUNDED, TO_NULL, copied
-from tasks.rows.check import COLUMNS, Columns, RowError, problems, type_name
-from tasks.rows.decontaminate import count, drop_contaminated
-from tasks.rows.formats import FormatConverter
-from tasks.rows.messages import filled_in
-from tasks.rows.read import SourceRow, read, too_large
-from tasks.rows.spec import MOST_SEEN, RowsSpec
-from tasks.rows.stored import Row, encoded, is_conversational, read_lines, read_rows, repeats_prompt, split_key
+from baton.infra.storage.durable import write_json
+from baton.tasks.core.job import Job, StageError, main
+from baton.tasks.data.documents import SPLITS, Split, split_of
+from baton.tasks.data.json_values import ROUNDED, TO_NULL, copied
+from baton.tasks.rows.check import COLUMNS, Columns, RowError, problems, type_name
+from baton.tasks.rows.decontaminate import count, drop_contaminated
+from baton.tasks.rows.formats import FormatConverter
+from baton.tasks.rows.messages import filled_in
+from baton.tasks.rows.read import SourceRow, read, too_large
+from baton.tasks.rows.spec import MOST_SEEN, RowsSpec
+from baton.tasks.rows.stored import Row, encoded, is_conversational, read_lines, read_rows, repeats_prompt, split_key
 
 BAD_ROWS = 20  # faulty rows reported together; reading stops there
 PROBLEMS = 5  # reported per row

@@ -16,13 +16,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from infra.placement.config import VariableName
-from infra.storage.address import File, digest_of
-from infra.storage.buckets import is_bucket
-from tasks.core.json_data import JsonObject
-from tasks.core.spec import ByBaton, PathText, Problem, Spec, StageSpec, not_identity
-from tasks.data.source_spec import FilesSource, HuggingFaceSource, expanded
-from tasks.user_code.functions import Function
+from baton.infra.placement.config import VariableName
+from baton.infra.storage.address import File, digest_of
+from baton.infra.storage.buckets import is_bucket
+from baton.tasks.core.json_data import JsonObject
+from baton.tasks.core.spec import ByBaton, PathText, Problem, Spec, StageSpec, not_identity
+from baton.tasks.data.source_spec import FilesSource, HuggingFaceSource, expanded
+from baton.tasks.user_code.functions import Function
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".parquet")
 SOURCES = ("path", "huggingface", "function")

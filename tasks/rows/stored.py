@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.core.manifest import text_digest
+from baton.tasks.core.manifest import text_digest
 
 if TYPE_CHECKING:  # pyarrow, which must not be imported at start-up
-    from tasks.data.documents import Split
+    from baton.tasks.data.documents import Split
 
 Row = dict[str, Any]
 
@@ -115,6 +115,6 @@ def plain(text: str) -> str:
 
 
 def split_key(row: Row, seed: int) -> str:
-    """Key of a row's split for `tasks.data.documents.split_of`: a hash of its first prompt turn. Thus rows with the
+    """Key of a row's split for `data.documents.split_of`: a hash of its first prompt turn. Thus rows with the
     same prompt get the same split, independent of all other rows."""
     return text_digest(f"{seed}\0{plain(prompt_turns(row)[0])}")

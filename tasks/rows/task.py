@@ -1,16 +1,16 @@
 """Preparation and decontamination of rows as typed Flyte tasks."""
 
-import images
-from infra.process.launch import Engine
-from tasks.data.artifact import Corpus
-from tasks.rows.artifact import Rows
-from tasks.rows.spec import DecontaminateSpec, RowsSpec
-from tasks.run import run
-from tasks.stage import stage
-from tasks.stage_job import Reads
+from baton import images
+from baton.infra.process.launch import Engine
+from baton.tasks.data.artifact import Corpus
+from baton.tasks.rows.artifact import Rows
+from baton.tasks.rows.spec import DecontaminateSpec, RowsSpec
+from baton.tasks.run import run
+from baton.tasks.stage import stage
+from baton.tasks.stage_job import Reads
 
-ROWS = Engine("rows", "tasks.rows.rows", version="5")
-DECONTAMINATE = Engine("decontaminate", "tasks.rows.decontaminate", version="3")
+ROWS = Engine("rows", "baton.tasks.rows.rows", version="5")
+DECONTAMINATE = Engine("decontaminate", "baton.tasks.rows.decontaminate", version="3")
 
 
 @stage(ROWS, image=images.DATA)

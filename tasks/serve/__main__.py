@@ -1,7 +1,7 @@
 """Serve a model with OpenAI's API on a port of this machine, until Ctrl-C or SIGTERM.
 
-python -m tasks.serve PATH             directory of an HFModel, PublishedModel or Endpoint
-python -m tasks.serve --follow NAME    the champion version of the registered model NAME
+baton serve PATH             directory of an HFModel, PublishedModel or Endpoint
+baton serve --follow NAME    the champion version of the registered model NAME
 """
 
 import json
@@ -14,22 +14,22 @@ from threading import Event
 import click
 from click.core import ParameterSource
 
-from infra.commands import command
-from infra.errors import UserError
-from infra.options import Folder, Number
-from infra.paths import quiet
-from infra.progress import say
-from tasks.core.job import StageError
-from tasks.core.manifest import RECORD, ArtifactError, read_manifest, verify
-from tasks.publish.spec import ALIAS, RESERVED
-from tasks.serve.active import Active
-from tasks.serve.door import KEY, api_key
-from tasks.serve.limits import MIB, RequestLimits
-from tasks.serve.serve import MODEL
-from tasks.serve.server import Served, Server, ServerFailed, open_served, reserve, server_log, url_host
-from tasks.serve.service import ServerRunner, run_service
-from tasks.serve.spec import ServeSpec
-from tasks.serve.switch import Backend, Switch
+from baton.infra.commands import command
+from baton.infra.errors import UserError
+from baton.infra.options import Folder, Number
+from baton.infra.paths import quiet
+from baton.infra.progress import say
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import RECORD, ArtifactError, read_manifest, verify
+from baton.tasks.publish.spec import ALIAS, RESERVED
+from baton.tasks.serve.active import Active
+from baton.tasks.serve.door import KEY, api_key
+from baton.tasks.serve.limits import MIB, RequestLimits
+from baton.tasks.serve.serve import MODEL
+from baton.tasks.serve.server import Served, Server, ServerFailed, open_served, reserve, server_log, url_host
+from baton.tasks.serve.service import ServerRunner, run_service
+from baton.tasks.serve.spec import ServeSpec
+from baton.tasks.serve.switch import Backend, Switch
 
 SIDE_BY_SIDE = 0.45  # fraction of a GPU's memory: during a switch two engines share it
 
@@ -124,7 +124,7 @@ def main(
             if path and model:
                 run_servers: ServerRunner = partial(_serve, active, model, partial(_model, path, base))
             else:
-                from tasks.serve.follow import Follower  # MLflow
+                from baton.tasks.serve.follow import Follower  # MLflow
 
                 run_servers = Follower(str(name), alias, every, active).run
             say(f"http://{url_host(host)}:{bound.getsockname()[1]}/v1 · status: /baton · stop with Ctrl-C")
@@ -162,7 +162,7 @@ def _model(path: Path, base: Path | None = None) -> Served:
     if not directory.exists():
         raise ArtifactError(
             f"model {digest[:12]} of this endpoint is no longer in {directory}; give its new location: "
-            f"{command(f'python -m tasks.serve DIRECTORY --like {path}')}"
+            f"{command(f'baton serve DIRECTORY --like {path}')}"
         )
     served = open_served(directory, base=base)
     if served.digest != digest:

@@ -10,12 +10,12 @@ from threading import Event, Lock, Thread
 
 import httpx
 
-from infra.progress import say
-from tasks.core.job import StageError
-from tasks.core.manifest import ArtifactError
-from tasks.serve.server import Served, Server, ServerFailed, report_waiting
-from tasks.serve.smoke import smoke_test
-from tasks.serve.switch import Backend, Switch, now
+from baton.infra.progress import say
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import ArtifactError
+from baton.tasks.serve.server import Served, Server, ServerFailed, report_waiting
+from baton.tasks.serve.smoke import smoke_test
+from baton.tasks.serve.switch import Backend, Switch, now
 
 POLL_S = 0.1  # time between two checks of a server
 PROBES = 3  # probes of /health per health interval

@@ -1,8 +1,8 @@
 """The artifact of a served model."""
 
-from infra.text import number
-from infra.tracking.relations import Relation
-from tasks.artifacts import Artifact
+from baton.infra.text import number
+from baton.infra.tracking.relations import Relation
+from baton.tasks.artifacts import Artifact
 
 
 class Endpoint(Artifact):
@@ -12,7 +12,7 @@ class Endpoint(Artifact):
     order = 140
     family = "finding"
     relation = Relation("serves", of="model")
-    page = "tasks.serve.page:endpoint"
+    page = "baton.tasks.serve.page:endpoint"
     label: str
     model_digest: str
     requests_per_s: float  # the highest measured

@@ -11,7 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from tasks.core.job import StageError
+from baton.tasks.core.job import StageError
 
 KEY = "VLLM_API_KEY"
 MIDDLEWARE = f"{__name__}.Guard"

@@ -12,12 +12,12 @@ from urllib.parse import unquote, urlsplit
 
 from mlflow.artifacts import download_artifacts
 
-from infra.paths import baton_home, located
-from infra.storage.durable import new_folder, remove, rename
-from infra.tracking.store import tracking_uri
-from tasks.core.manifest import MANIFEST, ArtifactError, read_manifest, verify, write_manifest
-from tasks.publish.aliases import Version
-from tasks.publish.registry import ask
+from baton.infra.paths import baton_home, located
+from baton.infra.storage.durable import new_folder, remove, rename
+from baton.infra.tracking.store import tracking_uri
+from baton.tasks.core.manifest import MANIFEST, ArtifactError, read_manifest, verify, write_manifest
+from baton.tasks.publish.aliases import Version
+from baton.tasks.publish.registry import ask
 
 _used: dict[Path, int] = {}  # fetched folders that this process uses: open, with a shared lock
 

@@ -12,15 +12,15 @@ from functools import partial
 from threading import Event, Thread
 from typing import Any
 
-from infra.progress import say
-from tasks.core.job import StageError
-from tasks.core.manifest import ArtifactError
-from tasks.models.adapter_base import open_model
-from tasks.publish.aliases import Version, is_registered, version_at
-from tasks.serve.active import POLL_S, Active
-from tasks.serve.fetched import fetch, remove_fetched
-from tasks.serve.server import Served, Server, ServerFailed, server_log
-from tasks.serve.switch import Backend, now
+from baton.infra.progress import say
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import ArtifactError
+from baton.tasks.models.adapter_base import open_model
+from baton.tasks.publish.aliases import Version, is_registered, version_at
+from baton.tasks.serve.active import POLL_S, Active
+from baton.tasks.serve.fetched import fetch, remove_fetched
+from baton.tasks.serve.server import Served, Server, ServerFailed, server_log
+from baton.tasks.serve.switch import Backend, now
 
 
 @dataclass

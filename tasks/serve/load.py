@@ -11,9 +11,9 @@ from typing import Any
 from vllm.benchmarks.serve import add_cli_args, main_async
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from tasks.models.tokenizers import alone
-from tasks.serve.server import Served, Server
-from tasks.serve.spec import LoadSpec
+from baton.tasks.models.tokenizers import alone
+from baton.tasks.serve.server import Served, Server
+from baton.tasks.serve.spec import LoadSpec
 
 PERCENTILES = (50, 95, 99)
 # Our names: vLLM's. Inter-token latency is the mean per request (tpot). Single gaps (itl) are less informative: under

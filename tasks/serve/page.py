@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from infra.drawing.charts import Points, curves
-from infra.text import number
-from tasks.pages.blocks import Block, Cell, Code, Fold, Grid, Mark, Table, Text
-from tasks.pages.source import Source
+from baton.infra.drawing.charts import Points, curves
+from baton.infra.text import number
+from baton.tasks.pages.blocks import Block, Cell, Code, Fold, Grid, Mark, Table, Text
+from baton.tasks.pages.source import Source
 
 COLUMNS = (
     "clients", "requests", "failed", "requests/s", "tokens/s", "first token, ms", "95 %", "between tokens, ms", "95 %",

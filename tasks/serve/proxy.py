@@ -20,10 +20,10 @@ from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from infra.progress import say
-from tasks.serve.door import api_key, authorization, is_api, may_pass
-from tasks.serve.limits import MIB, RequestLimits
-from tasks.serve.switch import Backend, Switch
+from baton.infra.progress import say
+from baton.tasks.serve.door import api_key, authorization, is_api, may_pass
+from baton.tasks.serve.limits import MIB, RequestLimits
+from baton.tasks.serve.switch import Backend, Switch
 
 MODEL_HEADER = "x-baton-model"
 RETRY_S = 5  # Retry-After while no model is active

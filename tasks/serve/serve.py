@@ -1,18 +1,18 @@
 """Start a server, request a completion and a chat, measure it under load, and stop it.
 
 Output: endpoint.json with the server's arguments, its responses, and the results of each load level.
-`python -m tasks.serve ENDPOINT` starts a service from it.
+`baton serve ENDPOINT` starts a service from it.
 """
 
 from typing import Any
 
-from infra.storage.durable import write_json
-from tasks.core.job import Job, StageError, main
-from tasks.core.manifest import read_manifest
-from tasks.models.adapter_base import BASE, model_of
-from tasks.serve.server import Server, engine_arguments, open_served
-from tasks.serve.smoke import smoke_test
-from tasks.serve.spec import ServeSpec
+from baton.infra.storage.durable import write_json
+from baton.tasks.core.job import Job, StageError, main
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.models.adapter_base import BASE, model_of
+from baton.tasks.serve.server import Server, engine_arguments, open_served
+from baton.tasks.serve.smoke import smoke_test
+from baton.tasks.serve.spec import ServeSpec
 
 ENDPOINT = "endpoint.json"
 MODEL = "model.json"  # in the record: the model's path, which is not part of the result
@@ -46,7 +46,7 @@ def work(job: Job) -> None:
 def _measured(job: Job, spec: ServeSpec, server: Server) -> list[dict[str, Any]]:
     job.progress(0, 1, "steps", now="loading the model")
     if spec.load:
-        from tasks.serve.load import measure, requests  # imports vLLM while the server loads
+        from baton.tasks.serve.load import measure, requests  # imports vLLM while the server loads
     server.wait_until_healthy(lambda waited: job.progress(waited, spec.start_timeout_s, "s", now="loading the model"))
     started_s = server.age_s()
     answers = smoke_test(server.url, server.model, server.key)

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import httpx
 
-from infra.paths import baton_home
-from infra.process.launch import SHORT_WAITS
-from infra.process.logs import end_of
-from infra.process.process_group import start_group, stop_group
-from infra.progress import say
-from tasks.core.job import StageError
-from tasks.core.manifest import ArtifactError, read_manifest
-from tasks.models.adapter_base import ModelFolders, open_model
-from tasks.models.tokenizers import alone
-from tasks.serve.door import KEY, MIDDLEWARE, authorization
-from tasks.serve.spec import ServeSpec
-from tasks.vllm.hooks import max_lora_rank
+from baton.infra.paths import baton_home
+from baton.infra.process.launch import SHORT_WAITS
+from baton.infra.process.logs import end_of
+from baton.infra.process.process_group import start_group, stop_group
+from baton.infra.progress import say
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import ArtifactError, read_manifest
+from baton.tasks.models.adapter_base import ModelFolders, open_model
+from baton.tasks.models.tokenizers import alone
+from baton.tasks.serve.door import KEY, MIDDLEWARE, authorization
+from baton.tasks.serve.spec import ServeSpec
+from baton.tasks.vllm.hooks import max_lora_rank
 
-VLLM = "tasks.serve.vllm_server"
+VLLM = "baton.tasks.serve.vllm_server"
 LOOPBACK = "127.0.0.1"
 STOP_GRACE_S = 15.0  # from SIGTERM to SIGKILL
 POLL_S = 0.25  # between two health checks of a starting server

@@ -16,10 +16,10 @@ from typing import cast
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from tasks.core.job import StageError
-from tasks.serve.limits import RequestLimits
-from tasks.serve.proxy import RETRY_S, Proxy
-from tasks.serve.switch import Switch
+from baton.tasks.core.job import StageError
+from baton.tasks.serve.limits import RequestLimits
+from baton.tasks.serve.proxy import RETRY_S, Proxy
+from baton.tasks.serve.switch import Switch
 
 ServerRunner = Callable[[Event], None]
 OTHER_FILES = 256  # open files of the process beside its connections

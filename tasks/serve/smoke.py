@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import openai
 
-from tasks.models.agreement import check_agreement, read_probe
-from tasks.models.tokenizers import plain
-from tasks.serve.server import Served, ServerFailed
+from baton.tasks.models.agreement import check_agreement, read_probe
+from baton.tasks.models.tokenizers import plain
+from baton.tasks.serve.server import Served, ServerFailed
 
 TOKENS = 8
 PROMPT = "def f(x):\n    return  é"

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from tasks.core.spec import Problem, Spec, StageSpec, not_identity
+from baton.tasks.core.spec import Problem, Spec, StageSpec, not_identity
 
 MOST_CONCURRENT = 1024
 

@@ -1,15 +1,15 @@
 """Serving as a typed Flyte task."""
 
-import images
-from infra.process.launch import Engine
-from tasks.models.artifact import HFModel
-from tasks.run import run
-from tasks.serve.artifact import Endpoint
-from tasks.serve.spec import ServeSpec
-from tasks.stage import stage
-from tasks.stage_job import Reads
+from baton import images
+from baton.infra.process.launch import Engine
+from baton.tasks.models.artifact import HFModel
+from baton.tasks.run import run
+from baton.tasks.serve.artifact import Endpoint
+from baton.tasks.serve.spec import ServeSpec
+from baton.tasks.stage import stage
+from baton.tasks.stage_job import Reads
 
-ENGINE = Engine("serve", "tasks.serve.serve", version="1")
+ENGINE = Engine("serve", "baton.tasks.serve.serve", version="1")
 
 
 @stage(ENGINE, image=images.SERVE)

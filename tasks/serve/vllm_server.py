@@ -1,4 +1,4 @@
-"""Run vLLM's OpenAI server: `python -m tasks.serve.vllm_server ARGUMENTS…`, with the arguments of `vllm serve`.
+"""Run vLLM's OpenAI server: `python -m baton.tasks.serve.vllm_server ARGUMENTS…`, with the arguments of `vllm serve`.
 
 Unlike `vllm serve`, it ends with the process that started it, and leaves no process behind.
 """
@@ -6,10 +6,10 @@ Unlike `vllm serve`, it ends with the process that started it, and leaves no pro
 import os
 import sys
 
-from infra.paths import quiet
-from infra.process.limits import cores
-from infra.process.parent_watchdog import end_with_launcher
-from tasks.vllm.hooks import prepare_process, run_api_server, score_prompts_of_adapter, serve_adapter_only
+from baton.infra.paths import quiet
+from baton.infra.process.limits import cores
+from baton.infra.process.parent_watchdog import end_with_launcher
+from baton.tasks.vllm.hooks import prepare_process, run_api_server, score_prompts_of_adapter, serve_adapter_only
 
 GRACE_S = 10.0  # vLLM ends within 2 s of SIGTERM
 

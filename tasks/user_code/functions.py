@@ -29,11 +29,11 @@ from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from infra.errors import UserError, absent
-from tasks.core.job import StageError
-from tasks.core.spec import Problem, Spec
-from tasks.user_code.load_function import Unusable, load_function
-from tasks.user_code.meaning import without_comments
+from baton.infra.errors import UserError, absent
+from baton.tasks.core.job import StageError
+from baton.tasks.core.spec import Problem, Spec
+from baton.tasks.user_code.load_function import Unusable, load_function
+from baton.tasks.user_code.meaning import without_comments
 
 LARGEST_BYTES = 1_000_000  # limit for all files together, which are part of every message with the spec
 NAME = r"^([^:]+\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):[A-Za-z_]\w*$"

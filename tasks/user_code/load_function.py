@@ -6,12 +6,14 @@ message for the user; tasks/user_code/functions.py has the spec of such a functi
 
 import ctypes
 import importlib
+import importlib.util
 import os
 import re
 import resource
 import select
 import signal
 import sys
+import sysconfig
 import time
 import traceback
 from collections.abc import Callable
@@ -19,7 +21,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
 
-from infra.text import shown
+from baton import SEARCH_PATH
+from baton.infra.text import shown
 
 LONGEST_LINE = 200  # characters of a line of code in a message
 POLL_MS = 50  # interval at which a process waits for another
@@ -42,10 +45,10 @@ def load_function(folder: Path, module: str, attribute: str, *, in_folder: bool)
     """Import `attribute` of `module`, which is a file below `folder` if `in_folder`, else an installed module. Raises
     Unusable."""
     if in_folder and str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+        sys.path.insert(_after_python(), str(folder))
         importlib.invalidate_caches()
     try:
-        imported = importlib.import_module(module)
+        imported = _from_file(folder, module) if in_folder and _is_taken(module) else importlib.import_module(module)
     except (Exception, SystemExit) as error:
         missing = isinstance(error, ModuleNotFoundError)
         raise Unusable(f"importing {module} raises {described(error, folder)}", missing) from error
@@ -57,6 +60,26 @@ def load_function(folder: Path, module: str, attribute: str, *, in_folder: bool)
         what = "has no" if function is None else f"has {function!r:.60}, which cannot be called, as"
         raise Unusable(f"{module} {what} {attribute}")
     return function  # type: ignore[no-any-return]
+
+
+def _after_python() -> int:
+    """Return the place on sys.path after Python's own modules, which a user's file such as numbers.py would replace."""
+    library = sysconfig.get_paths()["stdlib"]
+    return max((number for number, place in enumerate(sys.path, 1) if place == library), default=0)
+
+
+def _is_taken(module: str) -> bool:
+    return module in sys.stdlib_module_names
+
+
+def _from_file(folder: Path, module: str) -> ModuleType:
+    """Load a file whose name is that of one of Python's modules, under another name."""
+    name = f"user_file_{module}"
+    spec = importlib.util.spec_from_file_location(name, folder / f"{module}.py")
+    assert spec and spec.loader
+    sys.modules[name] = loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
 
 
 def forget(folder: Path) -> None:
@@ -179,8 +202,7 @@ def reserve_pipes() -> tuple[TextIO, TextIO]:
 
 def leave_project() -> None:
     """Let a user's function import the project's and installed modules, not Baton's."""
-    ours = str(Path(__file__).parents[2])
-    sys.path[:] = [place for place in sys.path if place != ours]
+    sys.path[:] = [place for place in sys.path if place not in SEARCH_PATH]
     program = sys.modules["__main__"]
     program.__spec__, program.__file__ = None, None  # otherwise processes that a function spawns would import it
 

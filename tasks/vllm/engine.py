@@ -17,15 +17,15 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from infra.paths import quiet
-from tasks.core.job import StageError
-from tasks.hardware.machine import this_machine
-from tasks.hardware.memory import USABLE
-from tasks.models.adapter_base import ADAPTER, ModelFolders
-from tasks.models.agreement import check_agreement, read_probe
-from tasks.models.tokenizers import alone, check
-from tasks.vllm.hooks import max_lora_rank, prepare_process, score_prompts_of_adapter
-from tasks.vllm.memory import kv_cache_of
+from baton.infra.paths import quiet
+from baton.tasks.core.job import StageError
+from baton.tasks.hardware.machine import this_machine
+from baton.tasks.hardware.memory import USABLE
+from baton.tasks.models.adapter_base import ADAPTER, ModelFolders
+from baton.tasks.models.agreement import check_agreement, read_probe
+from baton.tasks.models.tokenizers import alone, check
+from baton.tasks.vllm.hooks import max_lora_rank, prepare_process, score_prompts_of_adapter
+from baton.tasks.vllm.memory import kv_cache_of
 
 quiet()
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")

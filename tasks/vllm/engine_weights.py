@@ -11,7 +11,7 @@ import torch
 from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
-from tasks.vllm.tensor_digests import SORTED, in_order
+from baton.tasks.vllm.tensor_digests import SORTED, in_order
 
 COLUMNS = 1024  # columns of a weight that are read at once
 

@@ -28,7 +28,7 @@ def prepare_process() -> bool:
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     import torch
 
-    from tasks.hardware import cpu_matmul
+    from baton.tasks.hardware import cpu_matmul
 
     if torch.cuda.is_available():
         # Otherwise FlashInfer compiles its sampler when a server starts, and fails if there is no nvcc (vLLM 0.31,

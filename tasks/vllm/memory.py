@@ -7,7 +7,7 @@ or that compress keys and values, need less.
 
 from typing import Any
 
-from tasks.core.spec import not_identity
+from baton.tasks.core.spec import not_identity
 
 BYTES = 2  # bytes of a number
 BLOCK_TOKENS = 128  # tokens of a block of the cache on a CPU; fewer on a GPU

@@ -17,8 +17,8 @@ import torch
 from torch.distributed import ProcessGroup
 from vllm.distributed.utils import stateless_init_torch_distributed_process_group
 
-from tasks.vllm.engine_weights import named_weights
-from tasks.vllm.tensor_digests import Held, digests
+from baton.tasks.vllm.engine_weights import named_weights
+from baton.tasks.vllm.tensor_digests import Held, digests
 
 BUCKET_BYTES = 256 << 20
 DTYPE = torch.bfloat16  # the default of open_engine

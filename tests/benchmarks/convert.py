@@ -66,9 +66,9 @@ def write_model(folder: Path, layers: int) -> int:
     import torch
     from transformers import Qwen3Config
 
-    from tasks.convert.families import family_of, read
-    from tasks.convert.mapping import weights
-    from tasks.convert.safetensors_files import Shard, write_index
+    from baton.tasks.convert.families import family_of, read
+    from baton.tasks.convert.mapping import weights
+    from baton.tasks.convert.safetensors_files import Shard, write_index
 
     folder.mkdir()
     config = Qwen3Config(**SIZES, num_hidden_layers=layers, dtype="bfloat16", architectures=["Qwen3ForCausalLM"])
@@ -118,9 +118,9 @@ def convert(step: str, source: Path, target: Path, mbridge: Path) -> None:
 
 
 def ours(step: str, source: Path, target: Path, _: Path) -> Callable[[], object]:
-    from tasks.convert.export_model import ExportOptions, export_model
-    from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
-    from tasks.convert.megatron_model import open_megatron
+    from baton.tasks.convert.export_model import ExportOptions, export_model
+    from baton.tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
+    from baton.tasks.convert.megatron_model import open_megatron
 
     def no_progress(done: int, total: int) -> None:
         pass

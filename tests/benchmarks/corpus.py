@@ -114,15 +114,15 @@ def engine(folder: Path, place: Path, cores: int, size_mb: float) -> tuple[Path,
     source = {"kind": "jsonl", "path": str(folder / "source")}
     spec = {"source": source, "partitions": {"size_mb": size_mb, "concurrency": cores}}
     job = new_job(place, "corpus", spec)
-    run = timed(["-m", "tasks.data.corpus", str(place)], BATON_HOME=str(place / "home"))
+    run = timed(["-m", "baton.tasks.data.corpus", str(place)], BATON_HOME=str(place / "home"))
     return job.output, run
 
 
 def single_pass(folder: Path) -> None:
-    from tasks.data.documents import SPLITS, SplitWriter, split_of
-    from tasks.data.scan import Counts, valid_document
-    from tasks.data.source_spec import JsonlSource
-    from tasks.data.sources import read_source
+    from baton.tasks.data.documents import SPLITS, SplitWriter, split_of
+    from baton.tasks.data.scan import Counts, valid_document
+    from baton.tasks.data.source_spec import JsonlSource
+    from baton.tasks.data.sources import read_source
 
     counts, seen = Counts(), set[bytes]()
     writers = {split: SplitWriter(folder, split) for split in SPLITS}

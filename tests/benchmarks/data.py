@@ -23,13 +23,13 @@ os.environ["TOKENIZERS_PARALLELISM"] = "true"  # the trainer uses all cores, as 
 
 from tokenizers import pre_tokenizers, trainers
 
-from tasks.core.manifest import write_manifest
-from tasks.data.curate import Curation
-from tasks.data.curate_spec import CurateStep, NearDuplicatesStep
-from tasks.data.curation_tally import Tally
-from tasks.data.documents import Document, document, documents_in, row_groups
-from tasks.data.near_duplicates import NearWriter
-from tasks.data.tokenizer import sample_of, untrained
+from baton.tasks.core.manifest import write_manifest
+from baton.tasks.data.curate import Curation
+from baton.tasks.data.curate_spec import CurateStep, NearDuplicatesStep
+from baton.tasks.data.curation_tally import Tally
+from baton.tasks.data.documents import Document, document, documents_in, row_groups
+from baton.tasks.data.near_duplicates import NearWriter
+from baton.tasks.data.tokenizer import sample_of, untrained
 from tests.benchmarks.harness import median_ratio, report, side_by_side
 from tests.benchmarks.tokenize import write_corpus
 from tests.data.by_hand import new_job

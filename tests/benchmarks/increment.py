@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.data.source_spec import StdlibSource
+from baton.tasks.data.source_spec import StdlibSource
 from tests.benchmarks.harness import report
 from tests.data.by_hand import facts, new_job, start
 

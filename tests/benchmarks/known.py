@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from blake3 import blake3
 
-from tasks.core.job import Input
-from tasks.core.manifest import read_manifest, write_manifest
-from tasks.data.documents import NAMES
-from tasks.data.known_documents import Found, KnownItem, find_known
-from tasks.data.partition_cache import DiskCache
+from baton.tasks.core.job import Input
+from baton.tasks.core.manifest import read_manifest, write_manifest
+from baton.tasks.data.documents import NAMES
+from baton.tasks.data.known_documents import Found, KnownItem, find_known
+from baton.tasks.data.partition_cache import DiskCache
 from tests.benchmarks.harness import report
 
 NEW = 10_000

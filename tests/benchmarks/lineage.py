@@ -20,9 +20,9 @@ os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
 
 from starlette.testclient import TestClient
 
-from infra.lineage.api import Lineage
-from infra.lineage.app import alone
-from infra.tracking.store import prepare_client
+from baton.infra.lineage.api import Lineage
+from baton.infra.lineage.app import alone
+from baton.infra.tracking.store import prepare_client
 from tests.benchmarks.harness import report, seconds
 from tests.lineage.many import EXECUTIONS, Made, fill
 from tests.lineage.postgres import Postgres, PostgresMissing

@@ -25,13 +25,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.core import job as job_module
-from tasks.core.manifest import ALL, Manifest, verify, write_manifest
-from tasks.data import partition_cache
-from tasks.data.documents import NAMES
-from tasks.data.known_documents import Found, KnownItem, find_known
-from tasks.data.partition_cache import DiskCache
-from tasks.data.source_changes import Changes, Edited, Named, Renamed
+from baton.tasks.core import job as job_module
+from baton.tasks.core.manifest import ALL, Manifest, verify, write_manifest
+from baton.tasks.data import partition_cache
+from baton.tasks.data.documents import NAMES
+from baton.tasks.data.known_documents import Found, KnownItem, find_known
+from baton.tasks.data.partition_cache import DiskCache
+from baton.tasks.data.source_changes import Changes, Edited, Named, Renamed
 from tests.benchmarks.harness import report
 from tests.data.by_hand import new_job
 

@@ -83,7 +83,7 @@ def benchmark_model(directory: Path) -> Path:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from tasks.core.manifest import read_manifest, write_manifest
+    from baton.tasks.core.manifest import read_manifest, write_manifest
 
     tiny_model(directory)
     torch.manual_seed(0)
@@ -122,9 +122,9 @@ def length(completions: list[str], **columns: object) -> list[float]:
 
 def encoding(root: Path, rounds: int) -> tuple[list[tuple[str, str]], dict[str, float]]:
     """Return the table and the figures of tokenizing chat rows: functions of the standard library, four in a row."""
-    from tasks.models.tokenizers import load
-    from tasks.posttrain.chat import chat_of
-    from tasks.posttrain.encode import RowEncoder
+    from baton.tasks.models.tokenizers import load
+    from baton.tasks.posttrain.chat import chat_of
+    from baton.tasks.posttrain.encode import RowEncoder
 
     tokenizer = load(chat_tokenizer(root))
     parts = cycle(functions())
@@ -186,7 +186,7 @@ def chat_tokenizer(root: Path) -> Path:
 
 def run_baton(job: Path, stage: str, model: Path, rows: Path) -> float:
     """Return the engine's speed: tokens per second for SFT, steps per second for GRPO."""
-    from tasks.rewards.spec import RewardSpec
+    from baton.tasks.rewards.spec import RewardSpec
 
     spec: dict[str, Any] = {
         "data": "functions",
@@ -201,7 +201,7 @@ def run_baton(job: Path, stage: str, model: Path, rows: Path) -> float:
         function = RewardSpec.model_validate({"function": f"{reward}:length"}).pinned()
         spec |= {"generations": GENERATIONS, "beta": 0.0, "rewards": [function.model_dump(mode="json")]}
     write_job(job, stage, spec, model=model, rows=rows)
-    run(job, "tasks.posttrain.engine", str(job))
+    run(job, "baton.tasks.posttrain.engine", str(job))
     return speed([line for line in metrics(job) if line["step"]], stage)
 
 

@@ -27,11 +27,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from infra.process.launch import SHORT_WAITS
-from tasks.models.model_spec import ModelSpec
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.optimizer_spec import OptimizerSpec
-from tasks.pretrain.spec import PretrainSpec
+from baton.infra.process.launch import SHORT_WAITS
+from baton.tasks.models.model_spec import ModelSpec
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.optimizer_spec import OptimizerSpec
+from baton.tasks.pretrain.spec import PretrainSpec
 from tests.benchmarks.harness import median_ratio, report, side_by_side
 
 ENDLESS = 10_000  # number of steps that the contenders are configured for
@@ -112,7 +112,7 @@ def compare(
     rows: list[tuple[str, str]],
     figures: dict[str, float],
 ) -> None:
-    from tasks.hardware.flops import flops_per_token, peak_flops
+    from baton.tasks.hardware.flops import flops_per_token, peak_flops
 
     write_data(folder / "data", size)
     contenders = {contender: Remote(contender, size, folder) for contender in CONTENDERS}
@@ -233,15 +233,15 @@ def _contend(name: str, size: Size, folder: Path, connection: Connection, log: P
 
 
 def baton(size: Size, folder: Path, turnstile: Turnstile) -> None:
-    """Run the engine as torchrun starts it, through infra.process.launch."""
+    """Run the engine as torchrun starts it, through baton.infra.process.launch."""
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     os.environ.update(SHORT_WAITS | alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"})
     import torch
     from torch.profiler import profile
 
-    from tasks.core.job import open_job
-    from tasks.pretrain.process import distributed
-    from tasks.pretrain.trainer import Trainer
+    from baton.tasks.core.job import open_job
+    from baton.tasks.pretrain.process import distributed
+    from baton.tasks.pretrain.trainer import Trainer
     from tests.pretrain.tiny import pretrain_job
 
     spec = PretrainSpec(

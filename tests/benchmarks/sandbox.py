@@ -15,10 +15,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 
-from infra.sandbox.pool import Pool
-from infra.sandbox.program import Limits, Program
-from infra.sandbox.sandbox import KINDS, Sandbox, unusable
-from tasks.rewards.builtin.code_tests import CodeTests
+from baton.infra.sandbox.pool import Pool
+from baton.infra.sandbox.program import Limits, Program
+from baton.infra.sandbox.sandbox import KINDS, Sandbox, unusable
+from baton.tasks.rewards.builtin.code_tests import CodeTests
 from tests.benchmarks.harness import median_ratio, report, side_by_side
 
 

@@ -14,8 +14,8 @@ import trl.trainer.utils
 from transformers import AutoModelForCausalLM, Qwen3Config
 from trl.trainer.utils import add_fused_lm_head
 
-from tasks.posttrain.encode import IGNORED
-from tasks.posttrain.trl_hooks.shared_prompts import share_prompts
+from baton.tasks.posttrain.encode import IGNORED
+from baton.tasks.posttrain.trl_hooks.shared_prompts import share_prompts
 from tests.benchmarks.harness import median_ratio, report, side_by_side
 
 PROMPTS, COMPLETIONS = 16, 8

@@ -26,20 +26,20 @@ os.environ["TOKENIZERS_PARALLELISM"] = "true"  # the library uses all cores
 
 from tokenizers import pre_tokenizers, trainers
 
-from infra.process.limits import cores
-from tasks.core.job import Input, Job
-from tasks.core.manifest import read_manifest, write_manifest
-from tasks.data.documents import Split, SplitWriter, document, read_documents, split_names
-from tasks.data.encode import DocumentEncoder, EncodeItem, encode
-from tasks.data.encoders import choose
-from tasks.data.machines import SPEEDS, Rounds
-from tasks.data.merge_parts import JoinItem, join
-from tasks.data.prefixes import parts
-from tasks.data.rounds import Workers, workers
-from tasks.data.shards import ROUNDS
-from tasks.data.source_spec import StdlibSource
-from tasks.data.tokenizer import untrained
-from tasks.models.tokenizers import plain
+from baton.infra.process.limits import cores
+from baton.tasks.core.job import Input, Job
+from baton.tasks.core.manifest import read_manifest, write_manifest
+from baton.tasks.data.documents import Split, SplitWriter, document, read_documents, split_names
+from baton.tasks.data.encode import DocumentEncoder, EncodeItem, encode
+from baton.tasks.data.encoders import choose
+from baton.tasks.data.machines import SPEEDS, Rounds
+from baton.tasks.data.merge_parts import JoinItem, join
+from baton.tasks.data.prefixes import parts
+from baton.tasks.data.rounds import Workers, workers
+from baton.tasks.data.shards import ROUNDS
+from baton.tasks.data.source_spec import StdlibSource
+from baton.tasks.data.tokenizer import untrained
+from baton.tasks.models.tokenizers import plain
 from tests.benchmarks.harness import Run, report, side_by_side, timed
 from tests.data.by_hand import new_job
 
@@ -180,7 +180,7 @@ def beside_datatrove(folder: Path, rounds: int) -> tuple[dict[str, list[Run]], l
     for number in range(rounds):
         place = folder / f"engine-{number}"
         new_job(place, "shards", {"concurrency": 1}, corpus=folder / "corpus", tokenizer=folder / "tokenizer")
-        runs["engine"].append(timed(["-m", "tasks.data.shards", str(place)], **one_core))
+        runs["engine"].append(timed(["-m", "baton.tasks.data.shards", str(place)], **one_core))
         encoding, *_ = json.loads((place / "output/record" / SPEEDS).read_text())
         memory.append(encoding["memory"] / 1e6)
         shutil.rmtree(place)

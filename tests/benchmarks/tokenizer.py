@@ -11,9 +11,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tasks.core.manifest import write_manifest
-from tasks.data.documents import SplitWriter, document
-from tasks.data.spec import TokenizerSpec
+from baton.tasks.core.manifest import write_manifest
+from baton.tasks.data.documents import SplitWriter, document
+from baton.tasks.data.spec import TokenizerSpec
 from tests.benchmarks.harness import report, timed
 from tests.data.by_hand import new_job
 
@@ -35,7 +35,7 @@ def main() -> None:
             corpus = Path(folder, "corpus")
             written_mb = write_corpus(corpus, arguments.folders, megabytes) / 1e6
             new_job(Path(folder, "job"), "tokenizer", spec.model_dump(mode="json"), corpus=corpus)
-            run = timed(["-m", "tasks.data.tokenizer", str(Path(folder, "job"))])
+            run = timed(["-m", "baton.tasks.data.tokenizer", str(Path(folder, "job"))])
         planned_mb = spec.model_copy(update={"sample_mb": written_mb}).memory() / 1e6
         used = f"{run.peak_mb:.0f} MB of memory (plan: {planned_mb:.0f}), {run.cpu_s:.0f} s of CPU"
         rows.append((f"{written_mb:.0f} MB of text", used))

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from infra.tracking.execution import close_execution
-from tasks.choose.choose import work
-from tasks.choose.spec import ChooseSpec
-from tasks.choose.task import choose
-from tasks.core.job import StageError
-from tasks.core.manifest import read_manifest
-from tasks.evaluate.artifact import EvalReport
-from tasks.models.artifact import HFModel
+from baton.infra.tracking.execution import close_execution
+from baton.tasks.choose.choose import work
+from baton.tasks.choose.spec import ChooseSpec
+from baton.tasks.choose.task import choose
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.evaluate.artifact import EvalReport
+from baton.tasks.models.artifact import HFModel
 from tests.promote.made import MODEL, metric, run, seal
 
 RIGHT, BITS = "sums.right", "bits_per_byte"

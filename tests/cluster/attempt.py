@@ -13,7 +13,7 @@ from flyteidl.core.literals_pb2 import LiteralMap
 from flyteidl.core.tasks_pb2 import Resources, TaskTemplate
 from flytekit.models.task import K8sPod
 
-from infra.pod_spec import in_bytes, in_cores
+from baton.infra.pod_spec import in_bytes, in_cores
 from tests.cluster.failure import Failed
 from tests.cluster.storage import Storage
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from infra.pod_spec import in_bytes, in_cores
+from baton.infra.pod_spec import in_bytes, in_cores
 
 ROOT = Path("/sys/fs/cgroup")
 PERIOD_US = 100_000

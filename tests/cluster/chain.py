@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from blake3 import blake3
 
-from tasks.core.job import json_lines
+from baton.tasks.core.job import json_lines
 from tests.cluster.client import Client
 from tests.cluster.pod import ROOT, Pod
 from tests.cluster.propeller import Cluster

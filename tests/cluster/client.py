@@ -13,7 +13,7 @@ from flytekit import FlyteContextManager
 from flytekit.core.type_engine import TypeEngine
 from google.protobuf.json_format import ParseDict  # type: ignore[import-untyped]
 
-from images import FAMILIES
+from baton.images import FAMILIES
 from tests.cluster.admin import Admin
 
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from infra.paths import QUIET
+from baton.infra.paths import QUIET
 from tests.cluster.admin import admin
 from tests.cluster.client import Client
 from tests.cluster.propeller import Cluster

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Event
 
-from infra.pod_spec import in_bytes, in_cores
+from baton.infra.pod_spec import in_bytes, in_cores
 from tests.cluster.network import Network
 from tests.cluster.pod import GRACE_S, RELAY, Pod
 from tests.images.docker import Docker

@@ -15,7 +15,7 @@ from typing import Any
 from flyteidl.core.dynamic_job_pb2 import DynamicJobSpec
 from flyteidl.core.literals_pb2 import LiteralMap
 
-from infra.placement.config import TASK_TYPE
+from baton.infra.placement.config import TASK_TYPE
 from tests.cluster.admin import Admin, Id, id_of
 from tests.cluster.attempt import BUILT_IN, Asked, Attempt, asked, clamped
 from tests.cluster.bind import START, bind, upstream

@@ -1,13 +1,12 @@
 """Text → tokenizer → shards → pretraining → model, with each stage in a separate pod that shares no files."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import mlflow as mlflow_client
 import pytest
 
-from infra.tracking.code import code_version
+from baton.infra.tracking.code import code_version
 from tests.cluster.chain import (
     BASE,
     CORPUS,
@@ -26,8 +25,9 @@ from tests.cluster.chain import (
     whole,
 )
 from tests.cluster.client import DIGEST, Client
-from tests.cluster.pod import ROOT, Pod
+from tests.cluster.pod import Pod
 from tests.cluster.propeller import Cluster, Done
+from tests.source import copy
 from tests.tracking.conftest import Server
 from tests.workflows.test_five_days import RECIPE
 
@@ -164,8 +164,7 @@ def test_cached_stages_are_in_an_execution_that_fails_before_its_report(
 @pytest.fixture
 def described_otherwise(tmp_path: Path) -> Path:
     """The product in another folder, with another description of a field."""
-    for name in ("images", "infra", "tasks", "workflows"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    copy(tmp_path, "images", "infra", "tasks", "workflows")
     spec = tmp_path / "tasks/pretrain/spec.py"
     text = spec.read_text()
     spec.write_text(text.replace('"Optimizer steps"', '"Steps of the optimizer"'))

@@ -1,4 +1,4 @@
-"""`python -m workflows.cluster check` against the tests' admin and pods, and real connectors."""
+"""`baton cluster check` against the tests' admin and pods, and real connectors."""
 
 import os
 import re
@@ -12,7 +12,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from infra.pod_spec import PodSpec
+from baton.infra.pod_spec import PodSpec
+from baton.workflows.cluster import checks
+from baton.workflows.cluster.command import main
+from baton.workflows.cluster.probe import looked
 from tests.cluster.attempt import BUILT_IN
 from tests.cluster.cgroup import can_be_made
 from tests.cluster.chain import submit
@@ -20,14 +23,11 @@ from tests.cluster.client import Client
 from tests.cluster.pod import ROOT
 from tests.cluster.propeller import Cluster
 from tests.tracking.conftest import Server
-from workflows.cluster import checks
-from workflows.cluster.__main__ import main
-from workflows.cluster.probe import looked
 
 
 def check(config: Path, *words: str, **environment: str) -> tuple[int, dict[str, str]]:
     """Run the check, and return its exit code and its message about each item."""
-    command = [sys.executable, "-m", "workflows.cluster", "check", "--config", str(config), *words]
+    command = [sys.executable, "-m", "baton", "cluster", "check", "--config", str(config), *words]
     here = {**os.environ, "MLFLOW_TRACKING_URI": "", **environment}
     done = subprocess.run(command, cwd=ROOT, env=here, capture_output=True, text=True, check=False)
     lines = [line[2:] for line in done.stdout.splitlines() if line[:2] in ("✓ ", "✗ ", "? ")]

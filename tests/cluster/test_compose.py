@@ -18,7 +18,7 @@ import pytest
 import requests
 import yaml
 
-from tasks.publish.champion import promote
+from baton.tasks.publish.champion import promote
 from tests.images.base import python_3_12
 from tests.images.docker import Docker, needs_docker
 from tests.images.stand_ins import PLACES, stand_ins
@@ -26,7 +26,7 @@ from tests.infra import proxied
 from tests.infra.proxied import Proxied, passwords_and_certificate
 from tests.serve.followed import NAME, digest_of, publish
 from tests.serve.tiny import tiny_model
-from tests.source import ROOT
+from tests.source import ROOT, copy
 
 pytestmark = [
     pytest.mark.images,
@@ -101,8 +101,7 @@ def for_this_machine(config: dict[str, Any], ports: dict[str, int]) -> None:
 @pytest.fixture(scope="module")
 def stack(docker: Docker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     clone = tmp_path_factory.mktemp("clone")
-    for name in ("infra", "tasks", "images"):
-        shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
+    copy(clone, "infra", "tasks", "images")
     stand_ins(docker, tmp_path_factory.mktemp("stand-ins"))
     passwords_and_certificate(clone / "infra/proxy")
     config = yaml.safe_load((clone / "infra/compose.yaml").read_text())
@@ -145,7 +144,7 @@ def test_an_execution_is_recorded_and_is_on_its_page_and_after_a_restart_too(
     words = [sys.executable, "-m", "tests.tracking.one_execution", "first", str(tmp_path / "job"), "5"]
     subprocess.run(words, cwd=ROOT, check=True)
     # a run as short as this one does not wait for a server
-    subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-m", "baton", "tracking", "sync"], cwd=ROOT, check=True)
     assert recorded(stack) == ["first"]
     stack.compose("down")
     stack.up("proxy")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.core.manifest import read_manifest
+from baton.tasks.core.manifest import read_manifest
 from tests.cluster.chain import KINDS, digests, submit
 from tests.cluster.client import Client
 from tests.cluster.container import Container
@@ -56,7 +56,7 @@ def wheels(folder: Path) -> Iterator[dict[str, str]]:
 def images(docker: Docker, docker_folder: Path) -> Iterator[Path]:
     """Flyte's configuration with the images, built and pushed as a user does."""
     config = docker_folder / "flyte.yaml"
-    words = [sys.executable, "-m", "images"]
+    words = [sys.executable, "-m", "baton", "images"]
     with registry(docker_folder) as host, wheels(docker_folder) as sources:
         words += [f"{host}/baton", "--cpu", "--base", base(docker, "3.11"), "--config", str(config)]
         subprocess.run(words, cwd=ROOT, env={**docker.environment, **sources}, check=True)

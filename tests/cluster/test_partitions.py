@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra.process.limits import cores
+from baton.infra.process.limits import cores
 from tests.cluster.catalog import Catalog
 from tests.cluster.chain import baton, submit
 from tests.cluster.client import Client

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infra.storage.address import DIGEST
+from baton.infra.storage.address import DIGEST
 from tests.cluster.chain import manifests, submit
 from tests.cluster.client import Client
 from tests.cluster.propeller import Cluster, Done

@@ -50,7 +50,9 @@ def base_3_12(docker: Docker) -> str:
 
 def built(docker: Docker, dockerfile: str, base: str) -> str:
     name = f"{Path(dockerfile).parent.name}:test"
-    with subprocess.Popen(["tar", "-c", "-C", str(ROOT), "images", "infra"], stdout=subprocess.PIPE) as context:
+    with subprocess.Popen(
+        ["tar", "-c", "-C", str(ROOT), "baton", "images", "infra"], stdout=subprocess.PIPE
+    ) as context:
         words = ["docker", "build", "--file", dockerfile, "--tag", name, "--build-arg", f"BASE={base}", "-"]
         subprocess.run(words, env=docker.environment, stdin=context.stdout, check=True)
     return name

@@ -11,14 +11,14 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
-from tasks.models.model_spec import ModelSpec
-from tasks.pretrain.checkpoint import Checkpoints, TrainingState
-from tasks.pretrain.initialization import shards
-from tasks.pretrain.model import build_chunks, transformer_config
-from tasks.pretrain.optimizer_spec import OptimizerSpec
-from tasks.pretrain.process import distributed
-from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
-from tasks.pretrain.train_step import Training
+from baton.tasks.models.model_spec import ModelSpec
+from baton.tasks.pretrain.checkpoint import Checkpoints, TrainingState
+from baton.tasks.pretrain.initialization import shards
+from baton.tasks.pretrain.model import build_chunks, transformer_config
+from baton.tasks.pretrain.optimizer_spec import OptimizerSpec
+from baton.tasks.pretrain.process import distributed
+from baton.tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
+from baton.tasks.pretrain.train_step import Training
 
 # isort: split
 from megatron.core import dist_checkpointing

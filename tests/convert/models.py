@@ -24,9 +24,9 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from tasks.convert.architecture import Architecture
-from tasks.convert.families import family_of, read
-from tasks.convert.mapping import weights
+from baton.tasks.convert.architecture import Architecture
+from baton.tasks.convert.families import family_of, read
+from baton.tasks.convert.mapping import weights
 
 VOCABULARY = 101
 LENGTH = 48  # tokens in a test's text, longer than the attention windows below

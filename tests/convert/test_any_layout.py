@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import MetadataIndex
 
-from tasks.convert.audit import audit
-from tasks.convert.export_model import ExportOptions, export_model
-from tasks.convert.import_model import open_hugging_face
-from tasks.convert.megatron_model import CHECKPOINT, open_megatron
-from tasks.models.model_spec import ExpertsSpec, ModelSpec
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.model import build_model, transformer_config
-from tasks.pretrain.train_step import Training
+from baton.tasks.convert.audit import audit
+from baton.tasks.convert.export_model import ExportOptions, export_model
+from baton.tasks.convert.import_model import open_hugging_face
+from baton.tasks.convert.megatron_model import CHECKPOINT, open_megatron
+from baton.tasks.models.model_spec import ExpertsSpec, ModelSpec
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.model import build_model, transformer_config
+from baton.tasks.pretrain.train_step import Training
 from tests.convert.load_under import known, save, save_known, spec_of
 from tests.convert.test_round_trip import assert_same, quietly, tensors, to_hugging_face, to_megatron
 from tests.pretrain.alone import alone

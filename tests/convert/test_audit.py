@@ -14,12 +14,12 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch import Tensor
 
-from tasks.convert.__main__ import main
-from tasks.convert.audit import Audit, audit
-from tasks.convert.export_model import ExportOptions, export_model
-from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
-from tasks.convert.megatron_model import open_megatron
-from tasks.models.errors import ConversionError
+from baton.tasks.convert.audit import Audit, audit
+from baton.tasks.convert.command import main
+from baton.tasks.convert.export_model import ExportOptions, export_model
+from baton.tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
+from baton.tasks.convert.megatron_model import open_megatron
+from baton.tasks.models.errors import ConversionError
 from tests.convert.models import FAMILIES, make, text
 from tests.tokenizer_folders import END, PAD, folder
 

@@ -19,10 +19,10 @@ from safetensors.torch import save_file
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex
 
-from tasks.convert.export_model import ExportOptions, export_model
-from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
-from tasks.convert.megatron_model import open_megatron
-from tasks.models.errors import ConversionError
+from baton.tasks.convert.export_model import ExportOptions, export_model
+from baton.tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
+from baton.tasks.convert.megatron_model import open_megatron
+from baton.tasks.models.errors import ConversionError
 from tests.convert.test_round_trip import (
     assert_same,
     change_config,

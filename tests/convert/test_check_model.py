@@ -5,8 +5,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tasks.convert.check_model import check_model
-from tasks.models.hf_files import model_in
+from baton.tasks.convert.check_model import check_model
+from baton.tasks.models.hf_files import model_in
 from tests.shapes import shapes_only
 
 MIXTURE: dict[str, Any] = {

@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import save_file
 
-from tasks.convert.__main__ import main
+from baton.tasks.convert.command import main
 from tests.convert.test_round_trip import tensors
 
 NOT_UTF8 = os.fsdecode(b"\xff")

@@ -9,20 +9,20 @@ import pytest
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tasks.convert.audit_stage import held_out_tokens
-from tasks.convert.spec import AuditSpec, ConvertSpec
-from tasks.core.job import StageError
-from tasks.core.manifest import read_manifest, verify, write_manifest
+from baton.tasks.convert.audit_stage import held_out_tokens
+from baton.tasks.convert.spec import AuditSpec, ConvertSpec
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import read_manifest, verify, write_manifest
 from tests import forked
 from tests.convert.tiny import make_tokenizer
 from tests.pretrain.ranks import engine
 from tests.pretrain.tiny import MODEL, VOCABULARY, make_shards, pretrain_job, tiny_spec, write_job, write_shards
 
-forked.load("tasks.convert.export", "tasks.convert.audit_stage")
+forked.load("baton.tasks.convert.export", "baton.tasks.convert.audit_stage")
 
 
 def run(engine: str, job: Path) -> int:
-    return forked.module(f"tasks.convert.{engine}", job).wait(timeout=300)
+    return forked.module(f"baton.tasks.convert.{engine}", job).wait(timeout=300)
 
 
 def export_job(job: Path, **inputs: Path) -> Path:

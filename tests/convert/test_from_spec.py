@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tasks.convert.families import read
-from tasks.convert.from_spec import Untrainable, config_fields, model_spec
-from tasks.convert.hf_forward import check_runs
-from tasks.convert.spec import unexportable
-from tasks.models.model_spec import FAMILIES, ModelSpec
-from tasks.pretrain.model import transformer_config
+from baton.tasks.convert.families import read
+from baton.tasks.convert.from_spec import Untrainable, config_fields, model_spec
+from baton.tasks.convert.hf_forward import check_runs
+from baton.tasks.convert.spec import unexportable
+from baton.tasks.models.model_spec import FAMILIES, ModelSpec
+from baton.tasks.pretrain.model import transformer_config
 
 VOCABULARY = 40
 

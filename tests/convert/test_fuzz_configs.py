@@ -16,13 +16,13 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import save_file
 
-from tasks.convert.__main__ import main
-from tasks.convert.audit import Audit, audit
-from tasks.convert.families import family_of, read
-from tasks.convert.import_model import open_hugging_face
-from tasks.convert.mapping import weights
-from tasks.convert.megatron_model import full_config, open_megatron
-from tasks.models.errors import ConversionError
+from baton.tasks.convert.audit import Audit, audit
+from baton.tasks.convert.command import main
+from baton.tasks.convert.families import family_of, read
+from baton.tasks.convert.import_model import open_hugging_face
+from baton.tasks.convert.mapping import weights
+from baton.tasks.convert.megatron_model import full_config, open_megatron
+from baton.tasks.models.errors import ConversionError
 from tests.convert.models import FAMILIES, LINEAR, LLAMA3, YARN, text
 from tests.convert.test_round_trip import assert_same, tensors
 

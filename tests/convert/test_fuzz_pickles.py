@@ -21,11 +21,11 @@ from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from tasks.convert.export_model import ExportOptions, export_model
-from tasks.convert.megatron_model import open_megatron
-from tasks.convert.saved_tensor import data_start
-from tasks.convert.torch_dist import Checkpoint
-from tasks.models.errors import ConversionError
+from baton.tasks.convert.export_model import ExportOptions, export_model
+from baton.tasks.convert.megatron_model import open_megatron
+from baton.tasks.convert.saved_tensor import data_start
+from baton.tasks.convert.torch_dist import Checkpoint
+from baton.tasks.models.errors import ConversionError
 from tests.convert.models import make
 from tests.convert.test_round_trip import quietly, tensors, to_megatron
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks.convert.load_hf_spec import LoadHFSpec
-from tasks.convert.spec import ConvertSpec
-from tasks.core.manifest import read_manifest, verify
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.optimizer_spec import OptimizerSpec
+from baton.tasks.convert.load_hf_spec import LoadHFSpec
+from baton.tasks.convert.spec import ConvertSpec
+from baton.tasks.core.manifest import read_manifest, verify
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.optimizer_spec import OptimizerSpec
 from tests.convert.test_export import run
 from tests.convert.tiny import make_tokenizer
 from tests.pretrain.ranks import engine

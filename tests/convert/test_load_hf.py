@@ -27,11 +27,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from tasks.convert.load_hf import work
-from tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec
-from tasks.core.job import StageError, open_job
-from tasks.core.manifest import ArtifactError, verify
-from tasks.models.agreement import MOST_TOKENS, read_probe
+from baton.tasks.convert.load_hf import work
+from baton.tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec
+from baton.tasks.core.job import StageError, open_job
+from baton.tasks.core.manifest import ArtifactError, verify
+from baton.tasks.models.agreement import MOST_TOKENS, read_probe
 from tests.convert.tiny import make_tokenizer
 from tests.pretrain.tiny import VOCABULARY, write_job
 from tests.s3 import S3
@@ -71,7 +71,7 @@ def rewrite(model: Path, work: Callable[[dict[str, torch.Tensor]], object]) -> N
 
 
 def load_hf(model: Path, job: Path) -> tuple[int, dict[str, str]]:
-    """Run `tasks.core.job.main` in this process; returns the exit code and result.json."""
+    """Run `baton.tasks.core.job.main` in this process; returns the exit code and result.json."""
     write_job(job, "load_hf", "hf_model", LoadHFSpec(model=str(model)).model_dump(mode="json"))
     try:
         work(open_job(job))
@@ -85,7 +85,7 @@ def test_a_loaded_model_is_the_same_model(model: Path, tmp_path: Path) -> None:
     job = tmp_path / "job"
     write_job(job, "load_hf", "hf_model", LoadHFSpec(model=str(model)).model_dump(mode="json"))
     completed = subprocess.run(
-        [sys.executable, "-m", "tasks.convert.load_hf", str(job)], capture_output=True, check=False
+        [sys.executable, "-m", "baton.tasks.convert.load_hf", str(job)], capture_output=True, check=False
     )
     assert completed.returncode == 0, completed.stderr.decode()[-2000:]
     facts = verify(tmp_path / "job" / "output").facts

@@ -10,10 +10,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tasks.convert.architecture import Architecture
-from tasks.convert.config import FREE
-from tasks.convert.families import family_of, read
-from tasks.convert.mapping import weights
+from baton.tasks.convert.architecture import Architecture
+from baton.tasks.convert.config import FREE
+from baton.tasks.convert.families import family_of, read
+from baton.tasks.convert.mapping import weights
 from tests.convert.models import FAMILIES, text
 
 # no effect on the logits of these models, or none beyond a limit

@@ -7,11 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.convert import transfer
-from tasks.convert.architecture import Architecture, Experts, Latent, Rope
-from tasks.convert.families import FAMILIES
-from tasks.convert.mapping import Segment, Table, Weight, weights
-from tasks.convert.safetensors_files import StoredModel
+from baton.tasks.convert import transfer
+from baton.tasks.convert.architecture import Architecture, Experts, Latent, Rope
+from baton.tasks.convert.families import FAMILIES
+from baton.tasks.convert.mapping import Segment, Table, Weight, weights
+from baton.tasks.convert.safetensors_files import StoredModel
 from tests.convert import models
 
 small = st.integers(1, 6)

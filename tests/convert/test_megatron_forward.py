@@ -22,12 +22,12 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 from transformers import AutoModelForCausalLM
 
-from tasks.convert.architecture import Architecture, Experts, Latent, Rope
-from tasks.convert.hf_forward import Reference
-from tasks.convert.megatron_forward import Decoder
-from tasks.core.job import StageError
-from tasks.models.model_spec import ExpertsSpec, ModelSpec
-from tasks.pretrain import megatron
+from baton.tasks.convert.architecture import Architecture, Experts, Latent, Rope
+from baton.tasks.convert.hf_forward import Reference
+from baton.tasks.convert.megatron_forward import Decoder
+from baton.tasks.core.job import StageError
+from baton.tasks.models.model_spec import ExpertsSpec, ModelSpec
+from baton.tasks.pretrain import megatron
 from tests.convert.models import FAMILIES, LENGTH, VOCABULARY, WINDOW, architecture, make, megatron_weights, text
 
 # isort: split
@@ -38,8 +38,8 @@ from megatron.core.transformer import multi_latent_attention
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import MLATransformerConfig
 
-from tasks.pretrain.initialization import shards
-from tasks.pretrain.model import RMSNorm, build_model, transformer_config
+from baton.tasks.pretrain.initialization import shards
+from baton.tasks.pretrain.model import RMSNorm, build_model, transformer_config
 
 # Bound for logits with a standard deviation of 1. The measured differences are at most 2.7e-6 for transformers and
 # 4.7e-6 for Megatron-Core, which is fp32 rounding in another order. The slightly wrong models below differ by at least

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tasks.convert.megatron_model import CHECKPOINT
-from tasks.models.model_spec import ModelSpec
-from tasks.pretrain.checkpoint import load_chunks
-from tasks.pretrain.initialization import shards
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.model import build_model, transformer_config
+from baton.tasks.convert.megatron_model import CHECKPOINT
+from baton.tasks.models.model_spec import ModelSpec
+from baton.tasks.pretrain.checkpoint import load_chunks
+from baton.tasks.pretrain.initialization import shards
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.model import build_model, transformer_config
 from tests.convert import models
 from tests.convert.load_under import key_of, load_and_compare, part_of, spec_of
 from tests.convert.models import COMMON, FAMILIES, LENGTH, make, megatron_weights, text

@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tasks.convert.base_license import license_notices, license_of
-from tasks.convert.import_model import open_hugging_face
-from tasks.core.job import StageError
+from baton.tasks.convert.base_license import license_notices, license_of
+from baton.tasks.convert.import_model import open_hugging_face
+from baton.tasks.core.job import StageError
 from tests.convert.test_load_hf import change, load_hf, model, rewrite
 
 __all__ = ["model"]  # a fixture

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tasks.convert.partial_dir import Partial
-from tasks.models.errors import ConversionError
+from baton.tasks.convert.partial_dir import Partial
+from baton.tasks.models.errors import ConversionError
 from tests.convert.test_target import files
 
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.convert.export_model import ExportOptions, export_model
-from tasks.convert.megatron_model import open_megatron
-from tasks.convert.pickles import PickleError, load
-from tasks.convert.saved_tensor import data_start
-from tasks.convert.torch_dist import tiles
-from tasks.models.errors import ConversionError
+from baton.tasks.convert.export_model import ExportOptions, export_model
+from baton.tasks.convert.megatron_model import open_megatron
+from baton.tasks.convert.pickles import PickleError, load
+from baton.tasks.convert.saved_tensor import data_start
+from baton.tasks.convert.torch_dist import tiles
+from baton.tasks.models.errors import ConversionError
 from tests.convert.attacks import ARCHIVES, HARMLESS, OPCODES, SAID, Damage, among_the_metadata, metadata_bytes
 from tests.convert.test_round_trip import assert_same, quietly, tensors
 

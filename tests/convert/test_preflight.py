@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from click.testing import CliRunner, Result
 
-from tasks.convert.__main__ import main
+from baton.tasks.convert.command import main
 from tests.convert.models import make
 from tests.convert.test_round_trip import change_config, tensors
 

@@ -12,10 +12,10 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from tasks.convert.load_hf import work
-from tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec
-from tasks.core.job import StageError, open_job
-from tasks.core.manifest import read_manifest, write_manifest
+from baton.tasks.convert.load_hf import work
+from baton.tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec
+from baton.tasks.core.job import StageError, open_job
+from baton.tasks.core.manifest import read_manifest, write_manifest
 from tests.posttrain.tiny import tiny_model
 from tests.pretrain.tiny import write_job
 from tests.publish.test_card import logits, published, tuned_adapter

@@ -14,11 +14,11 @@ from tokenizers.models import WordLevel
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from tasks.convert.export_model import ExportOptions, export_model, export_notes
-from tasks.convert.import_model import ImportOptions, import_model, import_notes, open_hugging_face
-from tasks.convert.megatron_model import open_megatron
-from tasks.models.errors import ConversionError
-from tasks.models.hf_files import HUGGINGFACE
+from baton.tasks.convert.export_model import ExportOptions, export_model, export_notes
+from baton.tasks.convert.import_model import ImportOptions, import_model, import_notes, open_hugging_face
+from baton.tasks.convert.megatron_model import open_megatron
+from baton.tasks.models.errors import ConversionError
+from baton.tasks.models.hf_files import HUGGINGFACE
 from tests.convert.models import FAMILIES, LLAMA3, make
 from tests.convert.tiny import make_tokenizer
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tasks.convert.export_model import ExportOptions, export_model
-from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
-from tasks.convert.megatron_model import open_megatron
-from tasks.core.manifest import write_manifest
-from tasks.models.errors import ConversionError
+from baton.tasks.convert.export_model import ExportOptions, export_model
+from baton.tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
+from baton.tasks.convert.megatron_model import open_megatron
+from baton.tasks.core.manifest import write_manifest
+from baton.tasks.models.errors import ConversionError
 from tests.convert.test_bad_input import assert_same_folders
 from tests.convert.test_round_trip import quietly, to_hugging_face, to_megatron
 

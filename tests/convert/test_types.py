@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tasks.models.errors import ConversionError
+from baton.tasks.models.errors import ConversionError
 from tests.convert.models import make
 from tests.convert.test_round_trip import assert_same, tensors, there_and_back, to_hugging_face, to_megatron
 

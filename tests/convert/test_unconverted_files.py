@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tasks.convert.load_hf_spec import LoadHFSpec
-from tasks.models.errors import ConversionError
+from baton.tasks.convert.load_hf_spec import LoadHFSpec
+from baton.tasks.models.errors import ConversionError
 from tests.convert.models import make
 from tests.convert.test_round_trip import to_hugging_face, to_megatron
 
@@ -72,7 +72,7 @@ def test_nothing_is_left_out_of_a_plain_model(model: Path, tmp_path: Path) -> No
 def test_other_weights_and_subfolders_are_printed(model: Path, tmp_path: Path) -> None:
     other_files(model)
     (model / "manifest.json").unlink()
-    command = [sys.executable, "-m", "tasks.convert", "import", str(model), str(tmp_path / "target")]
+    command = [sys.executable, "-m", "baton", "convert", "import", str(model), str(tmp_path / "target")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert all(f"{name} is left out" in done.stderr for name in OTHERS)
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.manifest import read_manifest, verify
-from tasks.models.model_spec import ExpertsSpec, ModelSpec
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.spec import CheckpointPolicy
+from baton.tasks.core.manifest import read_manifest, verify
+from baton.tasks.models.model_spec import ExpertsSpec, ModelSpec
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.spec import CheckpointPolicy
 from tests.convert.test_export import audit_job, export_job
 from tests.convert.tiny import make_tokenizer
 from tests.pretrain.killing import again_in, copy
@@ -53,7 +53,7 @@ class Environment:
     def losses(self, job: Path, layout: Layout) -> list[float]:
         """Finish the training in this layout, and return the losses of all steps."""
         again_in(job, layout)
-        self.succeed("tasks.pretrain.train", job, layout.processes)
+        self.succeed("baton.tasks.pretrain.train", job, layout.processes)
         assert f"continuing from step {STEPS // 2}" in (job / "log.txt").read_text()
         return [step["loss"] for step in metrics(job).values()]
 
@@ -98,6 +98,6 @@ def test_a_run_goes_on_under_the_other_version(
 
     inputs = {"checkpoint": goes / "output", "tokenizer": tokenizer, "data": data}
     assert verify(inputs["checkpoint"]).versions["megatron-core"] == second.megatron()
-    inputs["model"] = first.succeed("tasks.convert.export", export_job(tmp_path / "export", **inputs))
-    audited = first.succeed("tasks.convert.audit_stage", audit_job(tmp_path / "audit", **inputs))
+    inputs["model"] = first.succeed("baton.tasks.convert.export", export_job(tmp_path / "export", **inputs))
+    audited = first.succeed("baton.tasks.convert.audit_stage", audit_job(tmp_path / "audit", **inputs))
     assert verify(audited).facts["parameters"] == model.parameters(VOCABULARY)

@@ -5,7 +5,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from tasks.core.manifest import write_manifest
+from baton.tasks.core.manifest import write_manifest
 from tests.pretrain.tiny import VOCABULARY
 
 

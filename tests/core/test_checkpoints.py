@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.storage.durable import remove
-from tasks.core.checkpoints import CheckpointFolder
-from tasks.core.manifest import ArtifactError, write_manifest
+from baton.infra.storage.durable import remove
+from baton.tasks.core.checkpoints import CheckpointFolder
+from baton.tasks.core.manifest import ArtifactError, write_manifest
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_what_is_not_named_like_a_checkpoint_is_left_alone(folder: CheckpointFol
 def test_one_whose_removal_was_cut_short_is_incomplete(
     folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.core.checkpoints.shutil.rmtree", lambda *_, **__: None)  # killed at this point
+    monkeypatch.setattr("baton.tasks.core.checkpoints.shutil.rmtree", lambda *_, **__: None)  # killed at this point
     remove(folder.path / "checkpoint-100")
 
     assert (folder.path / "checkpoint-100" / "optimizer.pt").exists()

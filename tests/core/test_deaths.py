@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.process.death import Death, death, unvarying
-from tasks.core.deaths import earlier_death, note_death
+from baton.infra.process.death import Death, death, unvarying
+from baton.tasks.core.deaths import earlier_death, note_death
 
 
 def test_the_same_execution_knows_it_and_a_later_one_starts_afresh(

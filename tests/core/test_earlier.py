@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pytest
 
-from tasks.core.earlier import has_result_of
-from tasks.core.manifest import MANIFEST, Manifest, read_manifest, write_manifest
-from tasks.core.stored import send
+from baton.tasks.core.earlier import has_result_of
+from baton.tasks.core.manifest import MANIFEST, Manifest, read_manifest, write_manifest
+from baton.tasks.core.stored import send
 from tests.s3 import S3
 
 FACTS = {"license": "mit"}

@@ -15,9 +15,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.core.inputs import input_key, view
-from tasks.core.manifest import ALL, ALL_AND_RECORD, MANIFEST, ArtifactError, read_manifest, verify, write_manifest
-from tasks.core.stored import fetch, manifest_at, send, send_sealed
+from baton.tasks.core.inputs import input_key, view
+from baton.tasks.core.manifest import (
+    ALL,
+    ALL_AND_RECORD,
+    MANIFEST,
+    ArtifactError,
+    read_manifest,
+    verify,
+    write_manifest,
+)
+from baton.tasks.core.stored import fetch, manifest_at, send, send_sealed
 from tests.s3 import S3
 
 NAMES = st.sampled_from(["a.txt", "b", "deep/a.txt", "deep/er/c"])

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tasks.core.job import Job, last_json_line
-from tasks.posttrain.methods.grpo.rollout_servers import ended, log_of
+from baton.tasks.core.job import Job, last_json_line
+from baton.tasks.posttrain.methods.grpo.rollout_servers import ended, log_of
 
 HUGE = 64 << 30  # bytes, all in a hole of the file
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.core.manifest import MANIFEST, ArtifactError, read_manifest, verify, write_manifest
+from baton.tasks.core.manifest import MANIFEST, ArtifactError, read_manifest, verify, write_manifest
 
 NAMES = st.text(st.characters(categories=["L", "N"], include_characters=" .-_"), min_size=1, max_size=12).filter(
     lambda name: name.strip(".") and name.casefold() != "record" and not name.startswith(MANIFEST)

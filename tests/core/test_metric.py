@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.core.metric import Metric
+from baton.tasks.core.metric import Metric
 
 
 def test_a_mean_has_the_standard_error_of_the_mean() -> None:

@@ -12,16 +12,16 @@ from uuid import uuid4
 
 import pytest
 
-import tasks.core.offsite
-import tasks.core.stored
-from infra.paths import baton_home
-from infra.process.launch import Terminated
-from infra.storage import buckets as storage
-from infra.storage.buckets import sizes
-from infra.storage.durable import remove
-from tasks.core.manifest import ArtifactError, verify, write_manifest
-from tasks.core.offsite import Offsite, offsite
-from tasks.data.artifact import Tokenizer
+import baton.tasks.core.offsite
+import baton.tasks.core.stored
+from baton.infra.paths import baton_home
+from baton.infra.process.launch import Terminated
+from baton.infra.storage import buckets as storage
+from baton.infra.storage.buckets import sizes
+from baton.infra.storage.durable import remove
+from baton.tasks.core.manifest import ArtifactError, verify, write_manifest
+from baton.tasks.core.offsite import Offsite, offsite
+from baton.tasks.data.artifact import Tokenizer
 from tests.s3 import S3, Faults, disturbed
 
 FACTS = {"vocab_size": 3, "eos_id": 0, "pad_id": 0}
@@ -333,7 +333,7 @@ def test_what_another_pod_removes_meanwhile_is_not_taken_for_damaged(
     checkpoint(lost, 5)
     send(lost)
     digest = artifact(lost)
-    download = tasks.core.stored.download
+    download = baton.tasks.core.stored.download
 
     def meanwhile(*words: Any) -> None:
         monkeypatch.undo()
@@ -345,7 +345,7 @@ def test_what_another_pod_removes_meanwhile_is_not_taken_for_damaged(
                 send(lost)
         download(*words)
 
-    monkeypatch.setattr(tasks.core.offsite, "download", meanwhile)
+    monkeypatch.setattr(baton.tasks.core.offsite, "download", meanwhile)
     found = retry.resume()
     if finished:
         assert found and found[1].digest == digest

@@ -10,8 +10,8 @@ from threading import Thread
 
 import pytest
 
-from infra.storage import buckets
-from infra.storage.buckets import StorageError
+from baton.infra.storage import buckets
+from baton.infra.storage.buckets import StorageError
 from tests.s3 import S3, Faults, disturbed, s3_server
 
 ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>{words}</Message></Error>"

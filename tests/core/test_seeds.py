@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.core.seeds import Spread, by_model, label_of, title_of, without_seed
+from baton.tasks.core.seeds import Spread, by_model, label_of, title_of, without_seed
 
 
 @pytest.mark.parametrize("name", ["grpo", "sft-2", "my-seed", "seed1"])

@@ -13,11 +13,11 @@ from flytekit.core.type_engine import TypeEngine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infra.storage import buckets as storage
-from infra.storage.buckets import StorageError
-from tasks.core.manifest import ArtifactError, verify, write_manifest
-from tasks.core.stored import RECREATE_HINT, check_sizes, fetch, send
-from tasks.data.artifact import Tokenizer
+from baton.infra.storage import buckets as storage
+from baton.infra.storage.buckets import StorageError
+from baton.tasks.core.manifest import ArtifactError, verify, write_manifest
+from baton.tasks.core.stored import RECREATE_HINT, check_sizes, fetch, send
+from baton.tasks.data.artifact import Tokenizer
 from tests.s3 import S3, Faults, disturbed
 
 FACTS = {"vocab_size": 3, "eos_id": 0, "pad_id": 0}

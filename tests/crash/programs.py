@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from infra.process import launch
-from infra.process.launch import Engine, run_engine
-from infra.storage.durable import write_text
-from tasks.core.manifest import read_manifest, verify
+from baton.infra.process import launch
+from baton.infra.process.launch import Engine, run_engine
+from baton.infra.storage.durable import write_text
+from baton.tasks.core.manifest import read_manifest, verify
 
 HANGS_S = 120  # maximum duration of an engine
 ACKNOWLEDGED = ".acknowledged"  # a folder in the recording that is not part of the disk
@@ -101,13 +101,17 @@ def _pretrain_inputs(inputs: Path) -> None:
 
 
 def _pretrain(inputs: Path, root: Path) -> str:
-    from tasks.pretrain.spec import CheckpointPolicy
+    from baton.tasks.pretrain.spec import CheckpointPolicy
     from tests.pretrain.tiny import tiny_spec
 
     policy = CheckpointPolicy(every=2, keep_last=1)
     spec = tiny_spec(steps=6, checkpoints=policy, validate_every=6).model_dump(mode="json")
     return run_job(
-        root, Engine("pretrain", "tasks.pretrain.train", "1"), "megatron_checkpoint", spec, {"data": inputs / "shards"}
+        root,
+        Engine("pretrain", "baton.tasks.pretrain.train", "1"),
+        "megatron_checkpoint",
+        spec,
+        {"data": inputs / "shards"},
     )
 
 
@@ -132,7 +136,7 @@ def _sft(inputs: Path, root: Path) -> str:
         "checkpoint_every": 1,
     }
     parents = {"model": inputs / "model", "rows": inputs / "rows"}
-    return run_job(root, Engine("sft", "tasks.posttrain.engine", "1"), "hf_model", spec, parents)
+    return run_job(root, Engine("sft", "baton.tasks.posttrain.engine", "1"), "hf_model", spec, parents)
 
 
 PROGRAMS = {
@@ -151,8 +155,8 @@ def _convert_inputs(inputs: Path) -> None:
 
 
 def _convert(inputs: Path, root: Path) -> str:
-    """Run `python -m tasks.convert import theirs new/target`, unless a finished run has created the target already."""
-    from tasks.core.manifest import content_digest
+    """Run `baton convert import theirs new/target`, unless a finished run has created the target already."""
+    from baton.tasks.core.manifest import content_digest
 
     target = root / "new" / "target"
     if not target.exists():
@@ -162,7 +166,7 @@ def _convert(inputs: Path, root: Path) -> str:
 
 
 def _import(source: Path, target: Path, replace: bool = False) -> None:
-    from tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
+    from baton.tasks.convert.import_model import ImportOptions, import_model, open_hugging_face
 
     import_model(open_hugging_face(source), target, ImportOptions(replace=replace), lambda done, total: None)
 
@@ -186,8 +190,8 @@ def _replace_before(inputs: Path, root: Path) -> None:
 
 
 def _replace(inputs: Path, root: Path) -> str:
-    """Run `python -m tasks.convert import theirs target --replace`."""
-    from tasks.core.manifest import content_digest
+    """Run `baton convert import theirs target --replace`."""
+    from baton.tasks.core.manifest import content_digest
 
     _import(inputs / "theirs", root / "target", replace=True)
     acknowledge(root, "replaced")
@@ -196,7 +200,7 @@ def _replace(inputs: Path, root: Path) -> str:
 
 def _check_replace(inputs: Path, root: Path, acknowledged: Sequence[str]) -> None:
     """Check that the old or the new model is in one of the places where a user or the next run finds it."""
-    from tasks.core.manifest import content_digest
+    from baton.tasks.core.manifest import content_digest
 
     places = [root / "target", root / "target.partial" / "replaced", root / "target.partial" / "content"]
     found = {content_digest(place) for place in places if place.exists()}
@@ -220,7 +224,7 @@ def _home(root: Path) -> Path:
 
 
 def _register(root: Path, content: str) -> str:
-    from tasks.publish.registry import Publication, register
+    from baton.tasks.publish.registry import Publication, register
 
     digest = content * 64
     return register(Publication(MODEL, None, root / content, digest, "", {}), lambda waited: None)
@@ -234,10 +238,10 @@ def _registry_before(inputs: Path, root: Path) -> None:
 
 def _registry(inputs: Path, root: Path) -> str:
     """Deliver a tracked stage, and then register a version."""
-    from infra.tracking.execution import begin_execution, end_execution
-    from infra.tracking.push import push_execution
-    from infra.tracking.record import tracked
-    from infra.tracking.spool import execution_folder
+    from baton.infra.tracking.execution import begin_execution, end_execution
+    from baton.infra.tracking.push import push_execution
+    from baton.infra.tracking.record import tracked
+    from baton.infra.tracking.spool import execution_folder
     from tests.tracking.one_execution import write_points
 
     home = _home(root)
@@ -263,9 +267,9 @@ def _check_registry(inputs: Path, root: Path, acknowledged: Sequence[str]) -> No
     """Check that all acknowledged results exist, once the spool was delivered."""
     from mlflow import MlflowClient
 
-    from infra.tracking.__main__ import deliver, undelivered
-    from infra.tracking.spool import executions
-    from infra.tracking.store import tracking_uri
+    from baton.infra.tracking.command import deliver, undelivered
+    from baton.infra.tracking.spool import executions
+    from baton.infra.tracking.store import tracking_uri
 
     _home(root)
     assert not deliver(undelivered()), "the spool cannot be delivered"

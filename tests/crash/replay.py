@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 
 import click
 
-import tasks.core.manifest
+import baton.tasks.core.manifest
 from tests.crash.disk import ROOT, WAYS, Recording, Rename, read, write
 from tests.crash.programs import ACKNOWLEDGED, PROGRAMS, Program
 from tests.crash.record import read_trace, recording
@@ -34,14 +34,14 @@ WORKERS = 2  # number of processes
 TRIES = 200  # candidates for each requested state
 _SERVER = multiprocessing.get_context("forkserver")
 LIBRARIES = (
-    "tasks.pretrain.train",
-    "tasks.pretrain.trainer",
-    "tasks.posttrain.engine",
-    "tasks.posttrain.trainer",
-    "tasks.convert.import_model",
-    "tasks.publish.registry",
-    "infra.tracking.push",
-    "infra.tracking.execution",
+    "baton.tasks.pretrain.train",
+    "baton.tasks.pretrain.trainer",
+    "baton.tasks.posttrain.engine",
+    "baton.tasks.posttrain.trainer",
+    "baton.tasks.convert.import_model",
+    "baton.tasks.publish.registry",
+    "baton.infra.tracking.push",
+    "baton.infra.tracking.execution",
     "tests.convert.models",
 )
 
@@ -105,7 +105,7 @@ def _recorded(pool: Pool, name: str, base: Path, without_syncs: bool) -> tuple[s
 
 def _record(name: str, base: Path, without_syncs: bool) -> str:
     if without_syncs:
-        tasks.core.manifest.sync_tree = lambda folder: None  # type: ignore[attr-defined]
+        baton.tasks.core.manifest.sync_tree = lambda folder: None  # type: ignore[attr-defined]
     with recording(base / "trace"):
         return PROGRAMS[name].run(base / "inputs", base / "root")
 

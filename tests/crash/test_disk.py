@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.storage import durable
+from baton.infra.storage import durable
 from tests.crash.disk import WAYS, Recording, read
 from tests.crash.record import read_trace, strace_is_here
 
@@ -122,7 +122,7 @@ def test_the_recorder_sees_every_call(tmp_path: Path) -> None:
 
 
 def removes_a_sealed_folder(disk: Path) -> None:
-    from tasks.core.manifest import write_manifest
+    from baton.tasks.core.manifest import write_manifest
 
     (disk / "artifact").mkdir()
     (disk / "artifact" / "weights").write_bytes(b"weights")

@@ -6,21 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from tasks.custom.spec import CustomSpec
+from baton.tasks.custom.spec import CustomSpec
+from baton.workflows.checks.secrets import secret_values
+from baton.workflows.checks.sections import post_training
+from baton.workflows.checks.stages import functions_of_stages, names_of_stages
+from baton.workflows.cluster.pod_defaults import resources
+from baton.workflows.continuous_training.recipe import ContinuousRecipe
+from baton.workflows.dag.call import Call
+from baton.workflows.dag.calls import calls
+from baton.workflows.plan.planned import plan
+from baton.workflows.plan.text import text
+from baton.workflows.recipe import Recipe, context_of
+from baton.workflows.recipe.error import RecipeError
+from tests.shipped import shipped
 from tests.source import ROOT
-from workflows.checks.secrets import secret_values
-from workflows.checks.sections import post_training
-from workflows.checks.stages import functions_of_stages, names_of_stages
-from workflows.cluster.pod_defaults import resources
-from workflows.continuous_training.recipe import ContinuousRecipe
-from workflows.dag.call import Call
-from workflows.dag.calls import calls
-from workflows.plan.planned import plan
-from workflows.plan.text import text
-from workflows.recipe import Recipe, context_of
-from workflows.recipe.error import RecipeError
 
 MERGE = str(ROOT / "workflows/recipes/merge/merge.py:merge")
 TUNED: dict[str, Any] = {
@@ -179,7 +179,7 @@ def test_what_a_user_says_it_needs_is_in_the_plan_and_its_pod_asks_for_it() -> N
 
 
 def test_continuous_training_has_them_beside_its_refresh() -> None:
-    content = yaml.safe_load((ROOT / "workflows/recipes/continuous.yaml").read_text())
+    content = shipped("continuous.yaml")
     read = ContinuousRecipe.model_validate(content | {"stages": [MERGED | {"inputs": ["base", "shards"]}]})
     (problem,) = names_of_stages(context_of(read))
     assert problem.value == "shards" and "corpus" in problem.allowed and "pretrain" not in problem.allowed

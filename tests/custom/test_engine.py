@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from tasks.core.job import StageError, open_job
-from tasks.core.manifest import Manifest, read_manifest, verify, write_manifest
-from tasks.custom.engine import work
-from tasks.custom.spec import CustomSpec
-from tasks.user_code.load_function import forget
+from baton.tasks.core.job import StageError, open_job
+from baton.tasks.core.manifest import Manifest, read_manifest, verify, write_manifest
+from baton.tasks.custom.engine import work
+from baton.tasks.custom.spec import CustomSpec
+from baton.tasks.user_code.load_function import forget
 from tests.posttrain.tiny import tiny_model
 from tests.pretrain.tiny import write_job
 from tests.source import ROOT

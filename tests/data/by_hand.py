@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tasks.core.job import Job, open_job
-from tasks.core.manifest import read_manifest
-from tasks.data.documents import SPLITS, name_batches, split_files
+from baton.tasks.core.job import Job, open_job
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.data.documents import SPLITS, name_batches, split_files
 
 KINDS = {
     "corpus": "corpus",
@@ -22,7 +22,7 @@ KINDS = {
 
 
 def new_job(directory: Path, stage: str, spec: dict[str, Any], **inputs: Path | list[Path]) -> Job:
-    """Create a job directory that is ready to run; a list becomes several inputs, as in `tasks.run.run`."""
+    """Create a job directory that is ready to run; a list becomes several inputs, as in `baton.tasks.run.run`."""
     directory.mkdir(parents=True, exist_ok=True)
     named = {
         name if part is given else f"{name}.{index}": part
@@ -49,7 +49,7 @@ def facts(artifact: Path) -> dict[str, Any]:
 
 def start(job: Job, cores: int | None = None) -> subprocess.Popen[str]:
     """Start the engine in a separate process, on this many cores."""
-    words = [sys.executable, "-m", f"tasks.data.{job.stage}", str(job.directory)]
+    words = [sys.executable, "-m", f"baton.tasks.data.{job.stage}", str(job.directory)]
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(allowed)[:cores])  # inherited by child processes
     try:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.data import corpus as corpus_engine
-from tasks.data import tokenizer as tokenizer_engine
+from baton.tasks.data import corpus as corpus_engine
+from baton.tasks.data import tokenizer as tokenizer_engine
 from tests.data.by_hand import new_job
 
 LIBRARY = Path(__file__).parents[2] / "tasks"

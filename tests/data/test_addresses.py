@@ -18,17 +18,17 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
 
-from infra.storage import address
-from infra.storage.buckets import StorageError
-from tasks.core.spec import NotSeen
-from tasks.data import corpus as corpus_engine
-from tasks.data import increment as increment_engine
-from tasks.data import tokenizer as tokenizer_engine
-from tasks.data.first_record import missing
-from tasks.data.source_changes import Changes
-from tasks.data.source_spec import AnySource, FilesSource, HuggingFaceSource, JsonlSource, ParquetSource
-from tasks.data.sources import read_source
-from tasks.data.spec import CorpusSpec, TokenizerSpec
+from baton.infra.storage import address
+from baton.infra.storage.buckets import StorageError
+from baton.tasks.core.spec import NotSeen
+from baton.tasks.data import corpus as corpus_engine
+from baton.tasks.data import increment as increment_engine
+from baton.tasks.data import tokenizer as tokenizer_engine
+from baton.tasks.data.first_record import missing
+from baton.tasks.data.source_changes import Changes
+from baton.tasks.data.source_spec import AnySource, FilesSource, HuggingFaceSource, JsonlSource, ParquetSource
+from baton.tasks.data.sources import read_source
+from baton.tasks.data.spec import CorpusSpec, TokenizerSpec
 from tests.data.by_hand import facts, names_in, new_job
 from tests.s3 import S3, Faults, disturbed
 
@@ -119,7 +119,7 @@ def test_a_corpus_is_the_same_from_a_folder_and_from_an_address(bucket: Bucket, 
         spec = {"source": {"kind": kind, "path": place}, "held_out": 0.3}
         job = new_job(tmp_path / str(len(corpora)), "corpus", spec)
         completed = subprocess.run(
-            [sys.executable, "-m", "tasks.data.corpus", str(job.directory)],
+            [sys.executable, "-m", "baton.tasks.data.corpus", str(job.directory)],
             env=os.environ | bucket.server.environment(), capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert completed.returncode == 0, completed.stderr
@@ -139,8 +139,8 @@ def test_memory_does_not_grow_with_what_is_read(s3: S3, tmp_path: Path) -> None:
     program = """if True:
         import sys
         from pathlib import Path
-        from tasks.data.source_spec import JsonlSource, ParquetSource
-        from tasks.data.sources import read_source
+        from baton.tasks.data.source_spec import JsonlSource, ParquetSource
+        from baton.tasks.data.sources import read_source
 
         def peak():  # kB
             return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
@@ -234,7 +234,7 @@ def test_a_protocol_that_fsspec_does_not_have_is_named() -> None:
 
 def test_no_credentials_are_said_at_once(tmp_path: Path) -> None:
     program = """if True:
-        from tasks.data.source_spec import JsonlSource
+        from baton.tasks.data.source_spec import JsonlSource
         print(JsonlSource(path="s3://bucket/x").missing())"""
     none = {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "FLYTE_"))} | none
@@ -254,9 +254,9 @@ def test_files_of_a_repository_on_the_hub_are_read_as_they_come(tmp_path: Path) 
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(answer)
     program = """if True:
-        from tasks.data.first_record import missing
-        from tasks.data.source_spec import JsonlSource
-        from tasks.data.sources import read_source
+        from baton.tasks.data.first_record import missing
+        from baton.tasks.data.source_spec import JsonlSource
+        from baton.tasks.data.sources import read_source
         source = JsonlSource(path="hf://datasets/o/n")
         print(missing(source), [(raw.source, raw.text) for raw in read_source(source)])"""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))

@@ -7,8 +7,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.data.json_values import Unreadable
-from tasks.data.readers.arrow_rows import rows_of
+from baton.tasks.data.json_values import Unreadable
+from baton.tasks.data.readers.arrow_rows import rows_of
 
 
 def through_arrow(*rows: dict[str, Any]) -> list[dict[str, Any]]:

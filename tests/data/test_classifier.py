@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tasks.core.job import StageError
-from tasks.data.classifier import check_classifiers, classify
-from tasks.data.corpus import work
-from tasks.data.curate_spec import ClassifierStep, CurateStep
-from tasks.data.documents import read_documents
+from baton.tasks.core.job import StageError
+from baton.tasks.data.classifier import check_classifiers, classify
+from baton.tasks.data.corpus import work
+from baton.tasks.data.curate_spec import ClassifierStep, CurateStep
+from baton.tasks.data.documents import read_documents
 from tests.data.test_curate import corpus_job, curated
 
 # loss and model in fastText's args.h

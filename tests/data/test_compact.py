@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.core.job import StageError
-from tasks.core.manifest import write_manifest
-from tasks.data import compact as compact_engine
-from tasks.data.indexed_dataset import write_index
-from tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import write_manifest
+from baton.tasks.data import compact as compact_engine
+from baton.tasks.data.indexed_dataset import write_index
+from baton.tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
 from tests.data.by_hand import facts, new_job
 
 # isort: split

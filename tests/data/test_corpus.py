@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tasks.core.job import Job, StageError
-from tasks.data.corpus import work
-from tasks.data.documents import read_documents
-from tasks.data.spec import CorpusSpec
-from tasks.pages.deck import stage_page
+from baton.tasks.core.job import Job, StageError
+from baton.tasks.data.corpus import work
+from baton.tasks.data.documents import read_documents
+from baton.tasks.data.spec import CorpusSpec
+from baton.tasks.pages.deck import stage_page
 from tests.data.by_hand import digest, facts, new_job, run
 from tests.pages.reading import Reading
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from lingua import Language
 
-from tasks.core.job import Job, StageError
-from tasks.data.corpus import work
-from tasks.data.curate import Curation
-from tasks.data.curate_spec import LANGUAGES, CurateStep
-from tasks.data.curation_tally import TALLY, Tally
-from tasks.data.documents import Document, document, read_documents
-from tasks.data.spec import CorpusSpec
+from baton.tasks.core.job import Job, StageError
+from baton.tasks.data.corpus import work
+from baton.tasks.data.curate import Curation
+from baton.tasks.data.curate_spec import LANGUAGES, CurateStep
+from baton.tasks.data.curation_tally import TALLY, Tally
+from baton.tasks.data.documents import Document, document, read_documents
+from baton.tasks.data.spec import CorpusSpec
 from tests.data.by_hand import digest, facts, new_job
 
 ENGLISH = "The river had risen in the night, and the old bridge was gone before anybody in the village had noticed it. "

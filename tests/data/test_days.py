@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from tasks.core.job import Job, StageError
-from tasks.data import compact as compact_engine
-from tasks.data import gather as gather_engine
-from tasks.data import prefixes
-from tasks.data import shards as shards_engine
-from tasks.data import tokenizer as tokenizer_engine
-from tasks.data.corpus import SCANS
-from tasks.data.documents import SPLITS, read_documents
-from tasks.data.gone import gone_counts
-from tasks.data.increment import work
-from tasks.data.spec import CorpusSpec
+from baton.tasks.core.job import Job, StageError
+from baton.tasks.data import compact as compact_engine
+from baton.tasks.data import gather as gather_engine
+from baton.tasks.data import prefixes
+from baton.tasks.data import shards as shards_engine
+from baton.tasks.data import tokenizer as tokenizer_engine
+from baton.tasks.data.corpus import SCANS
+from baton.tasks.data.documents import SPLITS, read_documents
+from baton.tasks.data.gone import gone_counts
+from baton.tasks.data.increment import work
+from baton.tasks.data.spec import CorpusSpec
 from tests.data.by_hand import digest, facts, new_job, run, start
 
 EXAM = "which river was it that the old man had crossed before he came to the town on the hill"

@@ -8,15 +8,15 @@ from unicodedata import normalize
 
 import pytest
 
-from tasks.core.job import Job, StageError
-from tasks.core.manifest import write_manifest
-from tasks.data.contamination import Contamination, write_index
-from tasks.data.corpus import work
-from tasks.data.curation_tally import TALLY, Tally
-from tasks.data.decontaminate import texts_of
-from tasks.data.documents import read_documents
-from tasks.data.ngrams import word_hashes
-from tasks.data.spec import CorpusSpec
+from baton.tasks.core.job import Job, StageError
+from baton.tasks.core.manifest import write_manifest
+from baton.tasks.data.contamination import Contamination, write_index
+from baton.tasks.data.corpus import work
+from baton.tasks.data.curation_tally import TALLY, Tally
+from baton.tasks.data.decontaminate import texts_of
+from baton.tasks.data.documents import read_documents
+from baton.tasks.data.ngrams import word_hashes
+from baton.tasks.data.spec import CorpusSpec
 from tests.data.by_hand import new_job
 
 VOCABULARY = [f"word{number}" for number in range(2_000)]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.data.documents import ROW_GROUP_BYTES, SplitWriter, document, read_documents, row_groups, split_of
+from baton.tasks.data.documents import ROW_GROUP_BYTES, SplitWriter, document, read_documents, row_groups, split_of
 
 texts = st.lists(st.text(max_size=200), max_size=20)
 

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from tasks.core.manifest import write_manifest
-from tasks.data import compare_tokens, encoders
-from tasks.data import shards as shards_engine
-from tasks.data.compare_tokens import PIECES, BothEncoders, compare, hazards, sample_of
-from tasks.data.documents import SPLITS, SplitWriter, document
-from tasks.data.encode import DocumentEncoder
-from tasks.data.encoders import Choice, FastTokens, Ids, Lengths, LibraryTokens, choose
-from tasks.models.tokenizers import plain
+from baton.tasks.core.manifest import write_manifest
+from baton.tasks.data import compare_tokens, encoders
+from baton.tasks.data import shards as shards_engine
+from baton.tasks.data.compare_tokens import PIECES, BothEncoders, compare, hazards, sample_of
+from baton.tasks.data.documents import SPLITS, SplitWriter, document
+from baton.tasks.data.encode import DocumentEncoder
+from baton.tasks.data.encoders import Choice, FastTokens, Ids, Lengths, LibraryTokens, choose
+from baton.tasks.models.tokenizers import plain
 from tests.data.by_hand import digest, new_job
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks.core.manifest import text_digest
-from tasks.data.exact_duplicates import KeyWriter, drops_of, exact_drops, hash_ranges, save_drops
+from baton.tasks.core.manifest import text_digest
+from baton.tasks.data.exact_duplicates import KeyWriter, drops_of, exact_drops, hash_ranges, save_drops
 
 
 def scanned(folder: Path, texts: Sequence[str]) -> tuple[Path, list[str]]:
@@ -30,8 +30,8 @@ def test_of_copies_the_first_stays(
     in_range: int,
     partitions: list[list[str]],
 ) -> None:
-    monkeypatch.setattr("tasks.data.exact_duplicates.KEYS_IN_MEMORY", in_memory)
-    monkeypatch.setattr("tasks.data.exact_duplicates.KEYS_IN_RANGE", in_range)
+    monkeypatch.setattr("baton.tasks.data.exact_duplicates.KEYS_IN_MEMORY", in_memory)
+    monkeypatch.setattr("baton.tasks.data.exact_duplicates.KEYS_IN_RANGE", in_range)
     folder = tmp_path_factory.mktemp("scans")
     scans = [scanned(folder / str(number), texts) for number, texts in enumerate(partitions)]
     ranges = hash_ranges(sum(len(rows) for _, rows in scans))

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.core.job import StageError
-from tasks.core.manifest import write_manifest
-from tasks.data import gather as gather_engine
-from tasks.data.documents import Document, SplitWriter, document, documents_in, read_documents, split_files
-from tasks.data.gather import ranges, to_keep
-from tasks.data.gone import GoneDocuments
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import write_manifest
+from baton.tasks.data import gather as gather_engine
+from baton.tasks.data.documents import Document, SplitWriter, document, documents_in, read_documents, split_files
+from baton.tasks.data.gather import ranges, to_keep
+from baton.tasks.data.gone import GoneDocuments
 from tests.data.by_hand import facts, new_job
 
 

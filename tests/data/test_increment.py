@@ -14,19 +14,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.core.job import Job, StageError
-from tasks.core.manifest import json_key, read_manifest, text_digest, write_manifest
-from tasks.data import compact as compact_engine
-from tasks.data import corpus as corpus_engine
-from tasks.data import gather as gather_engine
-from tasks.data import increment as increment_engine
-from tasks.data import tokenizer as tokenizer_engine
-from tasks.data.artifact import Corpus
-from tasks.data.documents import SPLITS, Split, read_documents, split_of
-from tasks.data.gone import GoneDocuments
-from tasks.data.source_changes import Changes
-from tasks.data.task import ancestors_of_last
-from tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
+from baton.tasks.core.job import Job, StageError
+from baton.tasks.core.manifest import json_key, read_manifest, text_digest, write_manifest
+from baton.tasks.data import compact as compact_engine
+from baton.tasks.data import corpus as corpus_engine
+from baton.tasks.data import gather as gather_engine
+from baton.tasks.data import increment as increment_engine
+from baton.tasks.data import tokenizer as tokenizer_engine
+from baton.tasks.data.artifact import Corpus
+from baton.tasks.data.documents import SPLITS, Split, read_documents, split_of
+from baton.tasks.data.gone import GoneDocuments
+from baton.tasks.data.source_changes import Changes
+from baton.tasks.data.task import ancestors_of_last
+from baton.tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
 from tests.data.by_hand import digest, facts, new_job, run
 
 # isort: split

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.data import indexed_dataset
-from tasks.data.indexed_dataset import TokenDtype, token_dtype, write_index
-from tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
+from baton.tasks.data import indexed_dataset
+from baton.tasks.data.indexed_dataset import TokenDtype, token_dtype, write_index
+from baton.tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
 
 # isort: split
 from megatron.core.datasets.indexed_dataset import DType, IndexedDataset, IndexedDatasetBuilder

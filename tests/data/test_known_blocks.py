@@ -12,18 +12,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from infra.paths import cache_folder
-from infra.storage import buckets as storage
-from tasks.core.job import Input
-from tasks.core.manifest import digest_in, write_manifest
-from tasks.core.stored import send
-from tasks.data import known_documents
-from tasks.data.compare import BLOCK, Known
-from tasks.data.documents import SPLITS, Split, write_names
-from tasks.data.known_blocks import KnownBlocks, blocks
-from tasks.data.known_documents import KnownItem, find_known
-from tasks.data.partition_cache import DiskCache
-from tasks.data.stored_folders import StoredFolders
+from baton.infra.paths import cache_folder
+from baton.infra.storage import buckets as storage
+from baton.tasks.core.job import Input
+from baton.tasks.core.manifest import digest_in, write_manifest
+from baton.tasks.core.stored import send
+from baton.tasks.data import known_documents
+from baton.tasks.data.compare import BLOCK, Known
+from baton.tasks.data.documents import SPLITS, Split, write_names
+from baton.tasks.data.known_blocks import KnownBlocks, blocks
+from baton.tasks.data.known_documents import KnownItem, find_known
+from baton.tasks.data.partition_cache import DiskCache
+from baton.tasks.data.stored_folders import StoredFolders
 from tests.data.by_hand import digest
 from tests.data.test_increment import Chain
 from tests.data.test_source_changes import names

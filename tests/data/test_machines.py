@@ -9,11 +9,11 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.core.job import open_job
-from tasks.core.manifest import read_manifest
-from tasks.data.corpus import work
-from tasks.data.rounds import dealt
-from tasks.data.shards import work as tokenize
+from baton.tasks.core.job import open_job
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.data.corpus import work
+from baton.tasks.data.rounds import dealt
+from baton.tasks.data.shards import work as tokenize
 from tests.data.by_hand import new_job
 
 
@@ -75,7 +75,7 @@ def start(job: Path, home: Path, rank: int) -> subprocess.Popen[str]:
     """Start the engine on one of three machines."""
     place = {"NODE_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "BATON_HOME": str(home)}
     return subprocess.Popen(
-        [sys.executable, "-m", f"tasks.data.{open_job(job).stage}", str(job)],
+        [sys.executable, "-m", f"baton.tasks.data.{open_job(job).stage}", str(job)],
         env=os.environ | place,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

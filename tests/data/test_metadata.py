@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.data.corpus import work
-from tasks.data.documents import SPLITS, Document, read_documents, split_files
-from tasks.data.gather import work as gather
-from tasks.data.increment import work as find_new
-from tasks.data.spec import CorpusSpec
+from baton.tasks.data.corpus import work
+from baton.tasks.data.documents import SPLITS, Document, read_documents, split_files
+from baton.tasks.data.gather import work as gather
+from baton.tasks.data.increment import work as find_new
+from baton.tasks.data.spec import CorpusSpec
 from tests.data.by_hand import new_job
 
 RECORDS = [{"text": f"text {number}", "url": f"https://{number % 3}.example/{number}"} for number in range(60)]

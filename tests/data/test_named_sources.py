@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tasks.core.job import StageError
-from tasks.data.corpus import work
-from tasks.data.documents import documents_in, read_documents, row_groups
-from tasks.data.spec import CorpusSpec
+from baton.tasks.core.job import StageError
+from baton.tasks.data.corpus import work
+from baton.tasks.data.documents import documents_in, read_documents, row_groups
+from baton.tasks.data.spec import CorpusSpec
 from tests.data.by_hand import digest, facts, new_job, run
 
 SIZES = {"web": 60, "books": 20}

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.data.curate_spec import NearDuplicatesStep
-from tasks.data.documents import document
-from tasks.data.near_duplicates import NearWriter, bands, near_drops, near_items
+from baton.tasks.data.curate_spec import NearDuplicatesStep
+from baton.tasks.data.documents import document
+from baton.tasks.data.near_duplicates import NearWriter, bands, near_drops, near_items
 
 STEP = NearDuplicatesStep()
 VOCABULARY = [f"word{number}" for number in range(5_000)]
@@ -131,7 +131,7 @@ def test_ranges_hold_what_bands_hold(tmp_path: Path, monkeypatch: pytest.MonkeyP
     source = random.Random(5)
     texts = [" ".join(edited(source, prose(random.Random(number // 3), 60), 1)) for number in range(300)]
     whole = drops_of(tmp_path / "one", [texts])
-    monkeypatch.setattr("tasks.data.near_duplicates.ENTRIES", 7)
+    monkeypatch.setattr("baton.tasks.data.near_duplicates.ENTRIES", 7)
     assert drops_of(tmp_path / "ranges", [texts]) == whole
     assert whole
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.manifest import write_manifest
-from tasks.data.partition_cache import MAX_UNUSED_S, DiskCache
+from baton.tasks.core.manifest import write_manifest
+from baton.tasks.data.partition_cache import MAX_UNUSED_S, DiskCache
 from tests.cluster.pod import can_be_alone
 
 DISK_MB = 8

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infra.storage.address import File
-from tasks.data.partitions import LARGEST, Partition, partitions
-from tasks.data.source_spec import AnySource, FilesSource, JsonlSource, ParquetSource, StdlibSource
-from tasks.data.sources import read_source
+from baton.infra.storage.address import File
+from baton.tasks.data.partitions import LARGEST, Partition, partitions
+from baton.tasks.data.source_spec import AnySource, FilesSource, JsonlSource, ParquetSource, StdlibSource
+from baton.tasks.data.sources import read_source
 
 
 def read(source: AnySource, parts: list[Partition]) -> list[bytes]:

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infra.storage.buckets import StorageError
-from tasks.core.job import Job, StageError
-from tasks.data.corpus import SCANS, work
-from tasks.data.documents import read_documents
-from tasks.data.rounds import Ended, Report, wait_for, workers
-from tasks.data.spec import CorpusSpec
+from baton.infra.storage.buckets import StorageError
+from baton.tasks.core.job import Job, StageError
+from baton.tasks.data.corpus import SCANS, work
+from baton.tasks.data.documents import read_documents
+from baton.tasks.data.rounds import Ended, Report, wait_for, workers
+from baton.tasks.data.spec import CorpusSpec
 from tests.data.by_hand import digest, facts, new_job, run, start
 
 ROOT = Path(__file__).parents[2]

@@ -14,16 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as FastTokenizer
 
-from tasks.core.job import Job
-from tasks.core.manifest import FileEntry, Manifest
-from tasks.data import corpus as corpus_engine
-from tasks.data import prefixes as prefixes_module
-from tasks.data import shards as shards_engine
-from tasks.data import tokenizer as tokenizer_engine
-from tasks.data.documents import SPLITS, Split, read_documents, split_files
-from tasks.data.prefixes import MOST, prefixes
-from tasks.data.source_spec import StdlibSource
-from tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
+from baton.tasks.core.job import Job
+from baton.tasks.core.manifest import FileEntry, Manifest
+from baton.tasks.data import corpus as corpus_engine
+from baton.tasks.data import prefixes as prefixes_module
+from baton.tasks.data import shards as shards_engine
+from baton.tasks.data import tokenizer as tokenizer_engine
+from baton.tasks.data.documents import SPLITS, Split, read_documents, split_files
+from baton.tasks.data.prefixes import MOST, prefixes
+from baton.tasks.data.source_spec import StdlibSource
+from baton.tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
 from tests.data.by_hand import digest, facts, new_job, run, start
 from tests.tokenizer_folders import BEGIN, END, PAD, byte_level, folder
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tasks.data.compare import PLACED, Known
-from tasks.data.documents import NAMES, Split
-from tasks.data.source_changes import Changes, Edited, Named, Renamed
+from baton.tasks.data.compare import PLACED, Known
+from baton.tasks.data.documents import NAMES, Split
+from baton.tasks.data.source_changes import Changes, Edited, Named, Renamed
 
 Day = dict[str, str]
 

@@ -20,12 +20,12 @@ from datasets import Dataset, DatasetDict
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tasks.core.job import StageError
-from tasks.data.first_record import missing
-from tasks.data.found_files import find_files
-from tasks.data.readers.jsonl import PLACE_LINES, parsed
-from tasks.data.readers.raw import Broken
-from tasks.data.source_spec import (
+from baton.tasks.core.job import StageError
+from baton.tasks.data.first_record import missing
+from baton.tasks.data.found_files import find_files
+from baton.tasks.data.readers.jsonl import PLACE_LINES, parsed
+from baton.tasks.data.readers.raw import Broken
+from baton.tasks.data.source_spec import (
     AnySource,
     ArrowSource,
     FilesSource,
@@ -34,8 +34,8 @@ from tasks.data.source_spec import (
     ParquetSource,
     StdlibSource,
 )
-from tasks.data.sources import read_source
-from tasks.data.spec import CorpusSpec
+from baton.tasks.data.sources import read_source
+from baton.tasks.data.spec import CorpusSpec
 
 
 def found(source: AnySource) -> dict[str, bytes]:
@@ -217,10 +217,10 @@ def test_a_jsonl_line_over_the_limit_is_named_and_not_read(tmp_path: Path, suffi
     path.write_bytes(compressed(b'{"text": "fine"}\n{"text": "' + b" " * 100_000_000 + b'"}\n', suffix))
     program = f"""if True:
         import resource
-        from tasks.data.source_spec import JsonlSource
-        from tasks.data.readers.jsonl import parsed
-        from tasks.data.sources import read_source
-        from tasks.core.job import StageError
+        from baton.tasks.data.source_spec import JsonlSource
+        from baton.tasks.data.readers.jsonl import parsed
+        from baton.tasks.data.sources import read_source
+        from baton.tasks.core.job import StageError
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         try:
             list(read_source(JsonlSource(path={str(path)!r}, max_document_mb=2)))
@@ -345,7 +345,7 @@ def test_a_dataset_of_the_hub_is_as_its_newest_commit_says(tmp_path: Path) -> No
     info.parent.mkdir(parents=True)
     info.write_text(json.dumps({"id": "a/b", "sha": "5" * 40}))
     program = """if True:
-        from tasks.data.spec import CorpusSpec
+        from baton.tasks.data.spec import CorpusSpec
         print(CorpusSpec(source={"kind": "huggingface", "name": "a/b"}).pinned(ask_hub=True).state)"""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))
     hub = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
@@ -555,7 +555,7 @@ def test_json_is_read_as_pythons_own_parser_reads_it(text: str, more: object, es
 def test_a_long_search_for_files_says_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tasks.data.found_files.REPORT_EVERY", 2)
+    monkeypatch.setattr("baton.tasks.data.found_files.REPORT_EVERY", 2)
     for number in range(5):
         (tmp_path / f"{number}.txt").touch()
     assert len(find_files(tmp_path, (".txt",)).files) == 5

@@ -11,7 +11,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 from pydantic import ValidationError
 
-from tasks.data.spec import CorpusSpec, TokenizerSpec
+from baton.tasks.data.spec import CorpusSpec, TokenizerSpec
 
 
 def corpus(**source: Any) -> CorpusSpec:

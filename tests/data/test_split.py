@@ -8,14 +8,14 @@ from random import Random
 
 import pytest
 
-from tasks.core.job import Job
-from tasks.data.corpus import work
-from tasks.data.documents import read_documents
-from tasks.data.partitions import Partition, partitions
-from tasks.data.readers.raw import BrokenFile
-from tasks.data.source_spec import JsonlSource, WarcSource
-from tasks.data.sources import read_source
-from tasks.data.split import pieces_of, split, split_item
+from baton.tasks.core.job import Job
+from baton.tasks.data.corpus import work
+from baton.tasks.data.documents import read_documents
+from baton.tasks.data.partitions import Partition, partitions
+from baton.tasks.data.readers.raw import BrokenFile
+from baton.tasks.data.source_spec import JsonlSource, WarcSource
+from baton.tasks.data.sources import read_source
+from baton.tasks.data.split import pieces_of, split, split_item
 from tests.data.by_hand import digest, facts, new_job
 from tests.data.test_warc import record, response
 

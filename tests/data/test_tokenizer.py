@@ -11,10 +11,10 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config
 
-from tasks.core.job import StageError
-from tasks.core.manifest import write_manifest
-from tasks.data.documents import SplitWriter, read_documents
-from tasks.data.tokenizer import in_sample, work
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import write_manifest
+from baton.tasks.data.documents import SplitWriter, read_documents
+from baton.tasks.data.tokenizer import in_sample, work
 from tests.data.by_hand import digest, facts, new_job
 
 code_lines = st.text(alphabet="abz_ \t(.)=+0123é#'", max_size=20)

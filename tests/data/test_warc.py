@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tasks.core.job import StageError
-from tasks.data.first_record import missing
-from tasks.data.readers.raw import Broken, BrokenFile, BrokenRecord
-from tasks.data.source_spec import ArrowSource, WarcSource
-from tasks.data.sources import read_source
+from baton.tasks.core.job import StageError
+from baton.tasks.data.first_record import missing
+from baton.tasks.data.readers.raw import Broken, BrokenFile, BrokenRecord
+from baton.tasks.data.source_spec import ArrowSource, WarcSource
+from baton.tasks.data.sources import read_source
 
 PAGE = """<html><head><title>Cities</title></head><body><nav>Home About</nav><article><h1>Köln</h1>
 <p>Köln liegt am Rhein und ist sehr alt.</p></article><footer>Imprint</footer></body></html>"""

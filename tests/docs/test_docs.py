@@ -5,16 +5,19 @@ import importlib
 import json
 import re
 from pathlib import Path
+from pkgutil import resolve_name
 
+import click
 import jsonschema
 import pytest
 import yaml
 
+from baton.workflows.checks.table import checked
+from baton.workflows.command_line import COMMANDS
+from baton.workflows.recipe import Recipe
 from tests.docs.pages import PAGES, Block, anchors, blocks, commands, links, named_files, page_blocks
 from tests.posttrain.tiny import tiny_model
 from tests.source import HOUSE, ROOT
-from workflows.checks.table import checked
-from workflows.recipe import Recipe
 
 SCHEMA = json.loads((ROOT / "workflows/recipes/schema.json").read_text())
 TARGETS = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.M))
@@ -80,6 +83,13 @@ def test_python_parses_and_imports_what_exists(block: Block) -> None:
             assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
 
 
+def flags_of(command: click.Command) -> set[str]:
+    """Return the options of a command and of those below it."""
+    inner = command.commands.values() if isinstance(command, click.Group) else ()
+    own = {flag for parameter in command.params for flag in parameter.opts}
+    return own.union(*map(flags_of, inner), {"--help"})
+
+
 @pytest.mark.parametrize(("block", "words"), list(commands()), ids=name)
 def test_a_command_names_what_exists(block: Block, words: list[str]) -> None:
     match words:
@@ -94,6 +104,10 @@ def test_a_command_names_what_exists(block: Block, words: list[str]) -> None:
             source = "".join(path.read_text() for path in sources)
             flags = [word for word in options if word.startswith("--")]
             assert [flag for flag in flags if flag not in source and flag[2:].replace("-", "_") not in source] == []
+        case ["baton", command, *options]:
+            flags = flags_of(resolve_name(COMMANDS[command][0]))
+            used = {word.partition("=")[0] for word in options if word.startswith("--")}
+            assert used <= flags, used - flags
         case ["pyflyte", *_, script, workflow, "--recipe", _]:
             path = ROOT / script.removeprefix("$BATON/")
             assert re.search(rf"^def {workflow}\(", path.read_text(), re.M)
@@ -104,6 +118,6 @@ def test_a_command_names_what_exists(block: Block, words: list[str]) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_a_page_with_commands_of_the_environment_activates_it_first(page: Path) -> None:
     lines = [line for block in page_blocks(page) if block.language == "sh" for line in block.text.splitlines()]
-    used = [number for number, line in enumerate(lines) if re.match(r"(\w+=\S+ )*(python|pyflyte|uv) ", line)]
+    used = [number for number, line in enumerate(lines) if re.match(r"(\w+=\S+ )*(python|pyflyte|baton|uv) ", line)]
     active = [number for number, line in enumerate(lines) if re.match(r"\. (\$BATON/)?\.venv/bin/activate", line)]
     assert not used or (active and active[0] < used[0])

@@ -10,9 +10,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tasks.core.job import StageError
-from tasks.environments.environments import Environments, ToolResult
-from tasks.environments.spec import ToolUse
+from baton.tasks.core.job import StageError
+from baton.tasks.environments.environments import Environments, ToolResult
+from baton.tasks.environments.spec import ToolUse
 
 FILE = Path(__file__).with_name("shop.py")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from lm_eval.api.instance import Instance
 
-from tasks.evaluate.renderer import Renderer
+from baton.tasks.evaluate.renderer import Renderer
 
 
 class Guesses(Renderer):

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.data.documents import Document, document
-from tasks.evaluate.bits_per_byte import bits_per_byte, held_out_texts, windows
+from baton.tasks.data.documents import Document, document
+from baton.tasks.evaluate.bits_per_byte import bits_per_byte, held_out_texts, windows
 
 
 @given(st.lists(st.integers(1, 99), max_size=60), st.sampled_from([[0], [-1, 0]]), st.integers(3, 20))

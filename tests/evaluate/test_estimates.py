@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.evaluated import chance_of_pass
-from tasks.evaluate.estimates import distinct, mean_reward, pass_at
+from baton.infra.evaluated import chance_of_pass
+from baton.tasks.evaluate.estimates import distinct, mean_reward, pass_at
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=8), st.integers(1, 8))

@@ -20,18 +20,18 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from infra.process.launch import Engine, EngineFailed, run_engine
-from infra.text import size
-from tasks.core.checkpoints import CheckpointFolder
-from tasks.core.job import StageError
-from tasks.core.manifest import Manifest, read_manifest, verify, write_manifest
-from tasks.data.documents import Document, SplitWriter, document, read_documents
-from tasks.evaluate.results import read_results
-from tasks.evaluate.spec import EvaluateSpec
+from baton.infra.process.launch import Engine, EngineFailed, run_engine
+from baton.infra.text import size
+from baton.tasks.core.checkpoints import CheckpointFolder
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import Manifest, read_manifest, verify, write_manifest
+from baton.tasks.data.documents import Document, SplitWriter, document, read_documents
+from baton.tasks.evaluate.results import read_results
+from baton.tasks.evaluate.spec import EvaluateSpec
 from tests.promote.made import decided, read
 from tests.serve.tiny import POSITIONS, tiny_corpus, tiny_model
 
-ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", "test")
+ENGINE = Engine("evaluate", "baton.tasks.evaluate.evaluate", "test")
 REWARDS = """
 def length(completion_ids, **kwargs):
     return [float(len(set(each))) for each in completion_ids]
@@ -375,7 +375,7 @@ def test_a_killed_evaluation_resumes_from_its_saved_answers_to_the_same_bytes(wo
     job = world.root / "killed"
     job.mkdir()
     (job / "spec.json").write_text(json.dumps(world.request(SPEC, MORE)))
-    command = [sys.executable, "-m", "tasks.evaluate.evaluate", str(job)]
+    command = [sys.executable, "-m", "baton.tasks.evaluate.evaluate", str(job)]
     with (job / "log.txt").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as engine:
         while not CheckpointFolder(job / "work" / "answers", "part-").complete():
             assert engine.poll() is None, (job / "log.txt").read_text()

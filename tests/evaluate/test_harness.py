@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.metric import Metric
-from tasks.evaluate.spec import EvaluatorSpec
+from baton.tasks.core.metric import Metric
+from baton.tasks.evaluate.spec import EvaluatorSpec
 
 ROWS = [{"question": f"{n}?", "choices": ["no", "yes"], "label": n % 2, "answer": "yes"} for n in range(6)]
 CHOICE = """
@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Iterator[None]:
 
 
 def metrics(*tasks: str) -> dict[str, Metric]:
-    from tasks.evaluate.harness import build, load_tasks, run_tasks
+    from baton.tasks.evaluate.harness import build, load_tasks, run_tasks
     from tests.evaluate.guesses import Guesses
 
     loaded = load_tasks("mine", EvaluatorSpec(lm_eval=[*tasks]).pinned(), Path("copies").absolute())
@@ -118,7 +118,7 @@ def test_a_group_s_metric_counts_the_documents_of_its_tasks() -> None:
 
 def test_requests_are_rendered_once() -> None:
     """It takes minutes to build the requests of a large task."""
-    from tasks.evaluate.harness import build, load_tasks, run_tasks
+    from baton.tasks.evaluate.harness import build, load_tasks, run_tasks
     from tests.evaluate.guesses import Guesses
 
     spec = EvaluatorSpec(lm_eval=[write("mine", CHOICE + "num_fewshot: 2\n")], limit=3).pinned()

@@ -83,10 +83,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
 
-    from tasks.evaluate.language_model import VLLMModel
-    from tasks.evaluate.model_info import read_model_info
-    from tasks.evaluate.task_configs import load_config
-    from tasks.vllm.engine import open_engine
+    from baton.tasks.evaluate.language_model import VLLMModel
+    from baton.tasks.evaluate.model_info import read_model_info
+    from baton.tasks.evaluate.task_configs import load_config
+    from baton.tasks.vllm.engine import open_engine
 
     root = tmp_path_factory.mktemp("lm_eval")
     tiny_model(root / "model")
@@ -151,8 +151,8 @@ def test_a_generation_ends_before_the_first_stop(results: dict[str, dict[str, An
 def test_the_lengths_of_requests_are_known_without_an_engine(tmp_path: Path) -> None:
     from lm_eval.api.instance import Instance
 
-    from tasks.evaluate.language_model import Lengths
-    from tasks.evaluate.model_info import read_model_info
+    from baton.tasks.evaluate.language_model import Lengths
+    from baton.tasks.evaluate.model_info import read_model_info
 
     tiny_model(tmp_path)
     info = read_model_info(tmp_path)
@@ -176,9 +176,9 @@ def test_an_empty_choice_is_refused(tmp_path: Path) -> None:
     """An empty choice would always win, since empty text has the highest log-probability."""
     from lm_eval.api.instance import Instance
 
-    from tasks.core.job import StageError
-    from tasks.evaluate.language_model import Lengths
-    from tasks.evaluate.model_info import read_model_info
+    from baton.tasks.core.job import StageError
+    from baton.tasks.evaluate.language_model import Lengths
+    from baton.tasks.evaluate.model_info import read_model_info
 
     tiny_model(tmp_path)
     lengths = Lengths(lambda: None, read_model_info(tmp_path))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.job import StageError
-from tasks.evaluate.spec import EvaluatorSpec
+from baton.tasks.core.job import StageError
+from baton.tasks.evaluate.spec import EvaluatorSpec
 from tests.evaluate.test_try_tasks import CHOICE, COMMON, FIRST, GENERATE, ROWS, write
 
 BETTER = "aggregation: mean, higher_is_better: true"
@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def evaluated(*tasks: str, **options: object) -> tuple[set[str], set[str]]:
     """Return the metrics of made-up answers, and those that each document has."""
-    from tasks.evaluate.harness import build, load_tasks, run_tasks
+    from baton.tasks.evaluate.harness import build, load_tasks, run_tasks
     from tests.evaluate.guesses import Guesses
 
     spec = EvaluatorSpec.model_validate({"lm_eval": [*tasks], "limit": 2} | options)

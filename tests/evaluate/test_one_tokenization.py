@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, processors
 
-from infra.storage.durable import remove
-from tasks.core.manifest import write_manifest
-from tasks.evaluate import questions
-from tasks.evaluate.model_info import read_model_info
-from tasks.evaluate.spec import EvaluatorSpec
-from tasks.models.tokenizers import load
-from tasks.posttrain.encode import RowEncoder
+from baton.infra.storage.durable import remove
+from baton.tasks.core.manifest import write_manifest
+from baton.tasks.evaluate import questions
+from baton.tasks.evaluate.model_info import read_model_info
+from baton.tasks.evaluate.spec import EvaluatorSpec
+from baton.tasks.models.tokenizers import load
+from baton.tasks.posttrain.encode import RowEncoder
 from tests import forked
 from tests.posttrain.tiny import tiny_model
 from tests.tokenizer_folders import CHATML
@@ -108,8 +108,8 @@ def test_they_are_the_same_after_tuning(model: Path, tmp_path: Path) -> None:
 
 def serve(model: Path, answer: Path) -> None:
     """Write the tokens that vLLM and lm-eval's model produce for the rows."""
-    from tasks.evaluate.language_model import VLLMModel
-    from tasks.vllm.engine import open_engine
+    from baton.tasks.evaluate.language_model import VLLMModel
+    from baton.tasks.vllm.engine import open_engine
 
     llm = open_engine(model, max_model_len=512, seed=0, max_num_seqs=16)
     params = llm.get_default_sampling_params()

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from tasks.core.job import StageError
-from tasks.data.documents import SplitWriter, document
-from tasks.evaluate import held_out
-from tasks.evaluate.model_info import ModelInfo, read_model_info
-from tasks.evaluate.questions import Question, Questions, choose, question_of
-from tasks.evaluate.spec import EvaluatorSpec
-from tasks.models.tokenizers import load, plain
-from tasks.posttrain.encode import RowEncoder
+from baton.tasks.core.job import StageError
+from baton.tasks.data.documents import SplitWriter, document
+from baton.tasks.evaluate import held_out
+from baton.tasks.evaluate.model_info import ModelInfo, read_model_info
+from baton.tasks.evaluate.questions import Question, Questions, choose, question_of
+from baton.tasks.evaluate.spec import EvaluatorSpec
+from baton.tasks.models.tokenizers import load, plain
+from baton.tasks.posttrain.encode import RowEncoder
 from tests.posttrain.tiny import tiny_model
 from tests.tokenizer_folders import BEGIN, END, PAD, byte_level, folder
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tasks.evaluate.artifact import EvalReport
-from tasks.evaluate.results import Results, difference, read_results
+from baton.tasks.evaluate.artifact import EvalReport
+from baton.tasks.evaluate.results import Results, difference, read_results
 from tests.promote.made import metric, seal
 
 Lines = list[dict[str, Any]]

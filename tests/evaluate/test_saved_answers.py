@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tasks.core.checkpoints import KIND
-from tasks.core.job import Job, StageError
-from tasks.core.manifest import MANIFEST, verify
-from tasks.evaluate.saved_answers import SavedAnswers
-from tasks.evaluate.spec import EvaluateSpec
+from baton.tasks.core.checkpoints import KIND
+from baton.tasks.core.job import Job, StageError
+from baton.tasks.core.manifest import MANIFEST, verify
+from baton.tasks.evaluate.saved_answers import SavedAnswers
+from baton.tasks.evaluate.spec import EvaluateSpec
 from tests import forked
 from tests.evaluate.test_evaluate import rows
 from tests.pretrain.tiny import write_job
@@ -48,7 +48,7 @@ def test_nothing_is_left_when_the_report_is_there(job: Job) -> None:
 
 
 def start(job: Path) -> forked.Forked:
-    return forked.module("tasks.evaluate.evaluate", job)
+    return forked.module("baton.tasks.evaluate.evaluate", job)
 
 
 @pytest.mark.long

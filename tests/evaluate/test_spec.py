@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
-from tasks.rewards.spec import RewardSpec
+from baton.tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
+from baton.tasks.rewards.spec import RewardSpec
 
 SHOP = Path(__file__).parents[1] / "environments" / "shop.py"
 SUMS = {"data": "sums", "rewards": ["match"]}
@@ -98,7 +98,7 @@ def test_invalid_evaluations(wrong: dict[str, object]) -> None:
         ({"sums": SUMS | {"rewards": ["match", "match"]}}, "sums.rewards"),
         ({"sums": SUMS | {"lm_eval": ["arc_easy"]}}, "sums"),
         ({"tasks": {"lm_eval": ["nowhere.yaml"]}}, "tasks.lm_eval"),
-        ({"tasks": {"lm_eval": ["arc_easy"], "rewards": ["match"]}}, "tasks.rewards"),
+        ({"tasks": {"lm_eval": ["arc_easy"], "rewards": ["match"]}}, "baton.tasks.rewards"),
         ({"old": SUMS}, "old"),
         ({"two.parts": SUMS}, "two.parts"),
         ({"bits_per_byte": None}, ""),

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from infra.errors import UserError
-from infra.storage.address import DIGEST, pack
-from tasks.core.job import StageError
-from tasks.evaluate import task_files
-from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
-from tasks.evaluate.task_configs import load_config, register
-from tasks.evaluate.task_files import Gathered, gathered, place, with_local_data
+from baton.infra.errors import UserError
+from baton.infra.storage.address import DIGEST, pack
+from baton.tasks.core.job import StageError
+from baton.tasks.evaluate import task_files
+from baton.tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
+from baton.tasks.evaluate.task_configs import load_config, register
+from baton.tasks.evaluate.task_files import Gathered, gathered, place, with_local_data
 
 LARGE = "x" * 1_500_000
 

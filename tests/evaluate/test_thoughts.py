@@ -9,16 +9,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from infra.process.launch import Engine, run_engine
-from tasks.core.manifest import read_manifest, write_manifest
-from tasks.evaluate.spec import EvaluateSpec
-from tasks.models.tokenizers import load
-from tasks.posttrain.encode import RowEncoder
+from baton.infra.process.launch import Engine, run_engine
+from baton.tasks.core.manifest import read_manifest, write_manifest
+from baton.tasks.evaluate.spec import EvaluateSpec
+from baton.tasks.models.tokenizers import load
+from baton.tasks.posttrain.encode import RowEncoder
 from tests.posttrain.tiny import tiny_model
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("vllm")]  # starts vLLM twice, which takes a minute
 
-ENGINE = Engine("evaluate", "tasks.evaluate.evaluate", "test")
+ENGINE = Engine("evaluate", "baton.tasks.evaluate.evaluate", "test")
 SAID = "<think>It is 7.\n\nno</think>42"
 QUESTIONS = [f"What is {number} plus {42 - number}?" for number in range(4)]
 TASK = """

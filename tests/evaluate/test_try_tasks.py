@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.evaluate.spec import EvaluatorSpec
-from tasks.evaluate.try_tasks import Tried, _try, tried
+from baton.tasks.evaluate.spec import EvaluatorSpec
+from baton.tasks.evaluate.try_tasks import Tried, _try, tried
 
 ROWS = [{"question": f"{n} plus 1?", "answer": str(n + 1), "choices": ["0", str(n + 1)], "label": 1} for n in range(4)]
 COMMON = "dataset_path: json\ndataset_kwargs: {data_files: {train: a.jsonl, test: a.jsonl}}\ntest_split: test\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.hardware.accelerators import ACCELERATORS, BY_NAME, Accelerator, accelerator
+from baton.tasks.hardware.accelerators import ACCELERATORS, BY_NAME, Accelerator, accelerator
 
 # name: (multiprocessors, dense bf16 FLOPs of one per clock cycle, boost clock in GHz), where the manufacturers publish
 # them

@@ -11,7 +11,7 @@ PREPARED = """
 import torch
 
 torch.ops.mkldnn._is_mkldnn_bf16_supported = lambda: False
-from tasks.hardware import cpu_matmul
+from baton.tasks.hardware import cpu_matmul
 
 assert cpu_matmul.prepare() is cpu_matmul.prepare() is not None
 torch.manual_seed(0)

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from tasks.hardware import flops
-from tasks.hardware.flops import cached_peak, flops_per_token, keys_per_query, peak_flops
-from tasks.models.model_spec import ExpertsSpec, ModelSpec
-from tasks.pretrain.model import build_model, transformer_config
+from baton.tasks.hardware import flops
+from baton.tasks.hardware.flops import cached_peak, flops_per_token, keys_per_query, peak_flops
+from baton.tasks.models.model_spec import ExpertsSpec, ModelSpec
+from baton.tasks.pretrain.model import build_model, transformer_config
 from tests.pretrain.alone import alone
 from tests.pretrain.shapes import LLAMA_3_8B, MISTRAL_7B, QWEN3_0_6B, QWEN3_30B_A3B
 

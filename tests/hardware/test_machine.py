@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.hardware.machine import _gpus, this_machine
+from baton.tasks.hardware.machine import _gpus, this_machine
 
 INFORMATION = """\
 Model: \t\t NVIDIA H100 80GB HBM3

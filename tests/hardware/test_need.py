@@ -4,21 +4,21 @@ from typing import Any
 
 import pytest
 
-from tasks.core.spec import StageSpec
-from tasks.evaluate.spec import EvaluateSpec
-from tasks.hardware.accelerators import BY_NAME
-from tasks.hardware.machine import Machine
-from tasks.hardware.memory import CPU
-from tasks.hardware.need import Need
-from tasks.posttrain.memory import TuningMemory
-from tasks.posttrain.methods.dpo.spec import DPOSpec
-from tasks.posttrain.methods.grpo.spec import GRPOSpec
-from tasks.posttrain.methods.sft import SFTSpec
-from tasks.posttrain.spec import PostTrainSpec
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.spec import PretrainSpec
+from baton.tasks.core.spec import StageSpec
+from baton.tasks.evaluate.spec import EvaluateSpec
+from baton.tasks.hardware.accelerators import BY_NAME
+from baton.tasks.hardware.machine import Machine
+from baton.tasks.hardware.memory import CPU
+from baton.tasks.hardware.need import Need
+from baton.tasks.posttrain.memory import TuningMemory
+from baton.tasks.posttrain.methods.dpo.spec import DPOSpec
+from baton.tasks.posttrain.methods.grpo.spec import GRPOSpec
+from baton.tasks.posttrain.methods.sft import SFTSpec
+from baton.tasks.posttrain.spec import PostTrainSpec
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.spec import PretrainSpec
+from baton.workflows.checks.run_context import RunContext, need
 from tests.pretrain.shapes import LLAMA_3_8B, QWEN3_30B_A3B
-from workflows.checks.run_context import RunContext, need
 
 H100 = BY_NAME["H100"]
 LIMITS: dict[str, Any] = {"steps": 10, "max_prompt_tokens": 512, "max_new_tokens": 512}

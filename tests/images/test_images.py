@@ -1,7 +1,6 @@
 """The pinned lists of the images, and the images that Flyte builds from them."""
 
 import os
-import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,11 +10,11 @@ from pathlib import Path
 import pytest
 from flytekit.configuration import ImageConfig
 
-import images
-from images.__main__ import pin
-from images.builder import DOCKERFILE
-from infra.paths import QUIET
-from tests.source import ROOT, requirements
+from baton import images
+from baton.images.builder import DOCKERFILE
+from baton.images.command import pin
+from baton.infra.paths import QUIET
+from tests.source import ROOT, copy, requirements
 from tests.test_requirements import LEFT_OUT, torch_cpu
 
 LISTS = [*images.FAMILIES, "connector", "mlflow", "gpu"]
@@ -91,8 +90,7 @@ def test_an_image_has_the_environment_of_a_process_of_ours() -> None:
 
 
 def test_another_dockerfile_makes_another_image(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "images", tmp_path / "images")
-    (tmp_path / "infra").symlink_to(ROOT / "infra")
+    copy(tmp_path, "images", "infra")
     (tmp_path / "images/Dockerfile").write_text("FROM scratch\n")
     assert image_name(tmp_path) != images.TRAIN.image_name()
 
@@ -105,8 +103,7 @@ def test_each_family_has_an_image_of_its_own_list() -> None:
 def test_an_image_is_the_same_wherever_the_clone_lies(tmp_path: Path) -> None:
     clone = tmp_path / "elsewhere"
     clone.mkdir()
-    for name in ("images", "infra"):
-        (clone / name).symlink_to(ROOT / name)
+    copy(clone, "images", "infra")
     assert image_name(clone) == images.TRAIN.image_name()
 
 
@@ -121,17 +118,17 @@ def test_a_family_without_cuda_has_an_image_of_its_own_under_the_family_s_name()
 
 
 def image_name(clone: Path, **environment: str) -> str:
-    program = "import images; print(images.TRAIN.image_name())"
+    program = "from baton import images; print(images.TRAIN.image_name())"
     words = [sys.executable, "-c", program]
     ended = subprocess.run(words, cwd=clone, env=os.environ | environment, check=True, capture_output=True, text=True)
     return ended.stdout.strip()
 
 
-# `python -m images`
+# `baton images`
 
 
 def build(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "images", *words]
+    command = [sys.executable, "-m", "baton", "images", *words]
     return subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
 
 

@@ -36,10 +36,13 @@ def is_module(name: str) -> bool:
 @pytest.mark.parametrize(
     ("family", "engines"),
     [
-        ("data", {"tokenizers", "pyarrow", "tasks.data.shards"}),
-        ("train", {"megatron.core.models.gpt.gpt_model", "tasks.pretrain.train", "tasks.convert.export"}),
-        ("serve", {"vllm", "lm_eval", "tasks.vllm.engine"}),
-        ("post-train", {"vllm", "trl", "tasks.posttrain.methods.grpo.trainer", "tasks.posttrain.methods.sft"}),
+        ("data", {"tokenizers", "pyarrow", "baton.tasks.data.shards"}),
+        ("train", {"megatron.core.models.gpt.gpt_model", "baton.tasks.pretrain.train", "baton.tasks.convert.export"}),
+        ("serve", {"vllm", "lm_eval", "baton.tasks.vllm.engine"}),
+        (
+            "post-train",
+            {"vllm", "trl", "baton.tasks.posttrain.methods.grpo.trainer", "baton.tasks.posttrain.methods.sft"},
+        ),
     ],
 )
 def test_an_image_can_import_all_that_its_stages_import(family: str, engines: set[str]) -> None:

@@ -17,8 +17,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import yaml
 
-import images
-from infra.image_registry import RegistryError, absent, digest_of
+from baton import images
+from baton.infra.image_registry import RegistryError, absent, digest_of
 from tests.images.registry import needs_registry, push, registry
 from tests.source import ROOT
 
@@ -182,11 +182,11 @@ def test_only_a_digest_is_one() -> None:
         server.shutdown()
 
 
-# `python -m images` with that registry
+# `baton images` with that registry
 
 
 def build(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "images", *words]
+    command = [sys.executable, "-m", "baton", "images", *words]
     return subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, env=os.environ | environment)
 
 

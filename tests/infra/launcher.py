@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from infra.process.launch import Engine, run_engine
+from baton.infra.process.launch import Engine, run_engine
 
 
 def request(spec: dict[str, object]) -> dict[str, object]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.drawing.charts import HEIGHT, LARGEST, MOST_POINTS, WIDTH, bars, curves
+from baton.infra.drawing.charts import HEIGHT, LARGEST, MOST_POINTS, WIDTH, bars, curves
 from tests.pages.reading import Reading
 
 NUMBER = st.floats(-LARGEST, LARGEST)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.process.child import ChildFailed, ChildTooSlow, ask
+from baton.infra.process.child import ChildFailed, ChildTooSlow, ask
 from tests.source import ROOT
 
-HEAD = "import json, os, subprocess, sys, time\nfrom pathlib import Path\nfrom infra.process.child import reply\n"
+HEAD = "import json, os, subprocess, sys, time\nfrom pathlib import Path\nfrom baton.infra.process.child import reply\n"
 Module = Callable[[str], str]
 
 
@@ -79,7 +79,7 @@ def test_at_the_limit_it_ends_with_what_it_has_started(module: Module, tmp_path:
 
 def test_it_ends_with_its_parent(module: Module, tmp_path: Path) -> None:
     name = module(f"Path('{tmp_path}/pid').write_text(str(os.getpid())); time.sleep(600)")
-    program = f"from infra.process.child import ask; ask('{name}', '', 600)"
+    program = f"from baton.infra.process.child import ask; ask('{name}', '', 600)"
     parent = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT)
     pid = tmp_path / "pid"
     deadline = time.monotonic() + 30

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.commands import command
+from baton.infra.commands import command
 from tests.source import ROOT
 
 BIN = Path(sys.executable).parent
-DESCRIBE = "python -m workflows.describe convert"
+DESCRIBE = "baton describe convert"
 
 
 def run(line: str) -> str:
@@ -40,7 +40,7 @@ def test_in_an_active_environment_a_command_is_as_documented(monkeypatch: pytest
 @pytest.mark.usefixtures("inactive")
 def test_without_it_the_program_has_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    assert command(DESCRIBE).endswith("bin/python -m workflows.describe convert")
+    assert command(DESCRIBE).endswith("bin/baton describe convert")
     assert "convert:" in run(command(DESCRIBE))
 
 

@@ -18,9 +18,9 @@ import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
 from flytekit.configuration import Image, ImageConfig, SerializationSettings
 
-from infra.placement.config import TASK_TYPE
-from infra.pod_spec import in_bytes
-from infra.tracking.sqlite import make_tables
+from baton.infra.placement.config import TASK_TYPE
+from baton.infra.pod_spec import in_bytes
+from baton.infra.tracking.sqlite import make_tables
 from tests.infra.flyte_chart import pod_of_flyte
 from tests.infra.pod_security import violations
 from tests.source import ROOT, closure, distributions, requirements, third_party
@@ -204,7 +204,7 @@ def test_a_tracking_job_that_cannot_start_gives_way_to_the_next() -> None:
 def test_a_stage_s_pod_is_restricted() -> None:
     """Flyte merges the template with a stage's own pod (MergeBasePodSpecOntoTemplate: fields of the stage override
     those of the template, and each container overrides the one named default)."""
-    from tasks.pretrain.task import pretrain
+    from baton.tasks.pretrain.task import pretrain
 
     settings = SerializationSettings(ImageConfig.create_from(None, [Image.look_up_image_info("baton-train", "r/t:1")]))
     task: Any = pretrain
@@ -323,7 +323,7 @@ def test_flyte_finds_the_connector() -> None:
     (container,) = pods["spec"]["containers"]
     assert service["spec"]["selector"] == pods["metadata"]["labels"]
     listens = {each["name"]: each["containerPort"] for each in container["ports"]}[port["targetPort"]]
-    assert container["args"] == ["--port", str(listens), "--modules", "infra.flyte.connector"]
+    assert container["args"] == ["--port", str(listens), "--modules", "baton.infra.flyte.connector"]
 
 
 def test_executions_that_no_pod_closed_are_closed_in_the_connector_s_image(tmp_path: Path) -> None:
@@ -518,7 +518,7 @@ def test_skyserve_takes_the_service_and_asks_where_it_answers(tmp_path: Path) ->
     probe, least, most, ports, command = json.loads(ended.stdout.splitlines()[-1])
     assert (probe, least, most) == ("/healthz", 1, 4)
     assert ports == [["8000"]] and "--port 8000" in command and "--host 0.0.0.0" in command
-    assert command.startswith("python -m tasks.serve --follow")
+    assert command.startswith("baton serve --follow")
 
 
 def test_a_misspelled_service_section_is_refused(tmp_path: Path) -> None:

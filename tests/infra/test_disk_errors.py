@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from infra.storage.disk_errors import full_disk
+from baton.infra.storage.disk_errors import full_disk
 
 WEIGHTS = torch.zeros(100_000)
 

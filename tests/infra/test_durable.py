@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.storage.durable import replacement
+from baton.infra.storage.durable import replacement
 
 
 @pytest.mark.parametrize("synced", [True, False])

@@ -12,8 +12,8 @@ import pytest
 from flytekit.core.type_engine import TypeTransformerFailedError
 from flytekit.exceptions.user import FlyteRecoverableException, FlyteUserRuntimeException
 
-from infra.errors import UserError
-from infra.flyte.hooks import error_text
+from baton.infra.errors import UserError
+from baton.infra.flyte.hooks import error_text
 from tests.s3 import S3
 from tests.source import ROOT
 
@@ -82,7 +82,7 @@ from flytekit.core.context_manager import ExecutionState
 from flytekit.models.literals import Literal, LiteralMap, Scalar
 from google.protobuf.struct_pb2 import Struct
 from pydantic import BaseModel
-from infra.errors import UserError
+from baton.infra.errors import UserError
 
 class Model(BaseModel):
     value: int
@@ -115,7 +115,7 @@ def test_flytekit_takes_a_refused_input_for_its_own_fault() -> None:
 
 
 def test_a_refused_input_is_the_user_s_error() -> None:
-    hook = "from infra.flyte.hooks import inputs_are_the_user_s\ninputs_are_the_user_s(work, print)"
+    hook = "from baton.infra.flyte.hooks import inputs_are_the_user_s\ninputs_are_the_user_s(work, print)"
     done = python(f"{REFUSED}\n{hook}\nrun()")
     assert done.stdout == "value: of another kind\nFlyteUserRuntimeException of UserError\n", done.stdout + done.stderr
 
@@ -157,7 +157,7 @@ time.sleep(60)
 @pytest.mark.parametrize("hooked", [True, False])
 def test_three_quick_interrupts_end_with_a_traceback_but_for_the_hook(hooked: bool) -> None:
     """See interrupts_end_quietly."""
-    hook = "from infra.flyte.install import interrupts_end_quietly; interrupts_end_quietly()" if hooked else ""
+    hook = "from baton.infra.flyte.install import interrupts_end_quietly; interrupts_end_quietly()" if hooked else ""
     command = [sys.executable, "-c", PRESSED.format(hook=hook)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
         assert started.stdout is not None and started.stdout.readline() == "ready\n"
@@ -183,7 +183,7 @@ local_connector_loop.run_until_complete(access.async_put_data(__file__, sys.argv
 @pytest.mark.parametrize("hooked", [True, False])
 def test_flytekit_leaves_sessions_open(s3: S3, tmp_path: Path, hooked: bool) -> None:
     """See quiet_s3."""
-    hook = "from infra.flyte.hooks import quiet_s3; quiet_s3()" if hooked else ""
+    hook = "from baton.infra.flyte.hooks import quiet_s3; quiet_s3()" if hooked else ""
     (program := tmp_path / "program.py").write_text(SENT.format(hook=hook))
     words = [sys.executable, str(program), f"{s3.address}/sent"]
     environment = os.environ | s3.environment() | {"PYTHONPATH": str(ROOT)}

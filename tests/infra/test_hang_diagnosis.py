@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.process.hang_diagnosis import judge
-from infra.process.heartbeat import PHASES, RECORD_BYTES, Beat, Heartbeat, Phase, rank_file, read_beats
+from baton.infra.process.hang_diagnosis import judge
+from baton.infra.process.heartbeat import PHASES, RECORD_BYTES, Beat, Heartbeat, Phase, rank_file, read_beats
 
 HERE = Path(__file__)
 

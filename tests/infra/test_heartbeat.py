@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from infra.process.heartbeat import Heartbeat, read_beats
+from baton.infra.process.heartbeat import Heartbeat, read_beats
 
 
 def test_a_rank_that_is_not_yet_expected_to_report_stays_so(tmp_path: Path) -> None:

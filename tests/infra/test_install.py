@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from infra.flyte.install import VERSION, Change, changes
+from baton.infra.flyte.install import VERSION, Change, changes
 
 SOURCES = """
 import inspect, json
 from pkgutil import resolve_name
 from blake3 import blake3
-from infra.flyte.install import changes
+from baton.infra.flyte.install import changes
 names = [name for change in changes() for name in change.replaces]
 sources = {name: inspect.getsource(resolve_name(f"flytekit.{name}")) for name in names}
 print(json.dumps({name: blake3(source.encode()).hexdigest(8) for name, source in sources.items()}))

@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.errors import UserError
-from infra.process.launch import Engine, EngineFailed, job_directory, run_engine
-from tasks.core.manifest import verify
+from baton.infra.errors import UserError
+from baton.infra.process.launch import Engine, EngineFailed, job_directory, run_engine
+from baton.tasks.core.manifest import verify
 from tests.infra.launcher import request
 from tests.processes import commands
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from infra.errors import UserError
-from infra.pod_spec import Resources, check_gpus, short_of
-from infra.process import limits
+from baton.infra.errors import UserError
+from baton.infra.pod_spec import Resources, check_gpus, short_of
+from baton.infra.process import limits
 from tests.cluster.cgroup import Cgroup, can_be_made
 
 VERSIONS = {
@@ -82,7 +82,7 @@ def test_a_machine_without_cgroups(tmp_path: Path) -> None:
     assert limits.memory_kills(tmp_path, tmp_path / "none") == 0
 
 
-LOOK = "from infra.process.limits import *; print(memory(), memory_limit(), cpu_limit(), cores())"
+LOOK = "from baton.infra.process.limits import *; print(memory(), memory_limit(), cpu_limit(), cores())"
 
 
 @pytest.mark.skipif(not can_be_made(), reason="takes root and a writable cgroup")
@@ -94,8 +94,8 @@ def test_a_real_cgroup() -> None:
 
 
 def test_a_pod_with_less_than_it_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infra.pod_spec.memory_limit", lambda: 2**30)
-    monkeypatch.setattr("infra.pod_spec.cpu_limit", lambda: 2.0)
+    monkeypatch.setattr("baton.infra.pod_spec.memory_limit", lambda: 2**30)
+    monkeypatch.setattr("baton.infra.pod_spec.cpu_limit", lambda: 2.0)
     assert short_of(Resources(memory="4Gi", cpu=4)) == ["memory 1.0 GiB of 4Gi", "2 CPUs of 4.0"]
     assert short_of(Resources(memory="1Gi", cpu="500m")) == []
     assert short_of(Resources()) == []
@@ -110,14 +110,14 @@ def test_a_quantity_that_is_not_read_as_bytes_here_is_refused(memory: str) -> No
 def test_a_pod_with_fewer_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("nvidia0", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    monkeypatch.setattr("infra.pod_spec.DEVICES", tmp_path)
+    monkeypatch.setattr("baton.infra.pod_spec.DEVICES", tmp_path)
     assert short_of(Resources(gpu=8)) == ["1 GPUs of 8"] and short_of(Resources(gpu=1)) == []
 
 
 def test_a_pod_without_any_of_its_gpus_does_not_work_on_its_cpus(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("infra.pod_spec.DEVICES", tmp_path)
+    monkeypatch.setattr("baton.infra.pod_spec.DEVICES", tmp_path)
     check_gpus(Resources(gpu=1))  # on a machine that is not a pod, the engine checks this
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e1")
     with pytest.raises(UserError, match="has none: raise gpu in Flyte's task_resources"):
@@ -128,11 +128,11 @@ def test_a_pod_without_any_of_its_gpus_does_not_work_on_its_cpus(
 
 
 STAGE = """
-from infra.flyte.options import Options
-from infra.pod_spec import PodSpec, Resources
-from infra.process.launch import Engine
-from tasks.core.spec import StageSpec
-from tasks.stage_task import Stage, StageTask
+from baton.infra.flyte.options import Options
+from baton.infra.pod_spec import PodSpec, Resources
+from baton.infra.process.launch import Engine
+from baton.tasks.core.spec import StageSpec
+from baton.tasks.stage_task import Stage, StageTask
 
 def work(spec: StageSpec, options: Options) -> None:
     print("working", flush=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 from tests.source import ROOT
 
 PROGRAM = r"""
-from infra.errors import UserError
-from workflows.recipe.text import load
-from workflows.recipe import Recipe
+from baton.infra.errors import UserError
+from baton.workflows.recipe.text import load
+from baton.workflows.recipe import Recipe
 import pathlib, sys
 for text in ('name: \u00fc\u2192', 'corpus: {source: {kind: files, path: \u00fc.txt}}'):
     pathlib.Path(sys.argv[1]).write_text(text)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.storage.durable import new_folder
+from baton.infra.storage.durable import new_folder
 
 
 def test_the_folder_appears_when_it_is_complete(tmp_path: Path) -> None:

@@ -8,9 +8,15 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from infra.options import Folder, NewFile, Number
+from baton.infra.options import Folder, NewFile, Number
 
-COMMANDS = ["workflows.cluster", "infra.lineage", "tasks.serve", "workflows.gpu_check", "workflows.plan"]
+COMMANDS = [
+    "baton.workflows.cluster",
+    "baton.infra.lineage",
+    "baton.tasks.serve",
+    "baton.workflows.gpu_check",
+    "baton.workflows.plan",
+]
 
 
 def commands(name: str) -> list[click.Command]:

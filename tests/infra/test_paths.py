@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.errors import UserError
-from infra.paths import baton_home, cache_folder, home_path
+from baton.infra.errors import UserError
+from baton.infra.paths import baton_home, cache_folder, home_path
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "/proc/nothing", "/dev/null", "h" * 300])

@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.process.hang_diagnosis import collect_stacks
-from infra.process.heartbeat import Beat, Heartbeat, rank_file, read_beats
-from infra.process.peers import Peers
-from infra.process.process_group import stop_group
-from infra.process.process_id import has_ended, start_time, this_process
-from infra.process.supervisor import Supervisor
-from tasks.posttrain.methods.grpo.rollout_servers import stop
+from baton.infra.process.hang_diagnosis import collect_stacks
+from baton.infra.process.heartbeat import Beat, Heartbeat, rank_file, read_beats
+from baton.infra.process.peers import Peers
+from baton.infra.process.process_group import stop_group
+from baton.infra.process.process_id import has_ended, start_time, this_process
+from baton.infra.process.supervisor import Supervisor
+from baton.tasks.posttrain.methods.grpo.rollout_servers import stop
 from tests.source import ROOT
 
 Group = tuple["subprocess.Popen[bytes]", psutil.Process]
@@ -129,6 +129,6 @@ def test_a_process_is_known_to_have_ended_on_its_machine_only() -> None:
     assert has_ended(f"{pid} {host} {pids} {int(started) - 1}") is True  # the earlier process with this pid
     assert has_ended(f"{pid} {host} another-boot/pid:[1] {started}") is None
     assert has_ended("1") is None
-    program = "from infra.process.process_id import this_process; print(this_process())"
+    program = "from baton.infra.process.process_id import this_process; print(this_process())"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     assert has_ended(ended.stdout.strip()) is True

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from infra import progress
-from infra.progress import ProgressBar
+from baton.infra import progress
+from baton.infra.progress import ProgressBar
 
 
 def test_a_line_of_a_log_says_how_much_time_is_left(

@@ -44,7 +44,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Itera
     environment = os.environ | {"BATON_HOME": str(folder / "baton"), "FORWARDED_ALLOW_IPS": "*"}
     environment.pop("MLFLOW_TRACKING_URI", None)
     words = {
-        "pages": [sys.executable, "-m", "infra.lineage", "--port", str(behind)],
+        "pages": [sys.executable, "-m", "baton", "ui", "--port", str(behind)],
         "nginx": [str(NGINX), "-c", str(folder / "nginx.conf"), "-g", "daemon off; user root;"],
     }
     running = []

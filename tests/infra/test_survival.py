@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from infra.process.death import Death
-from infra.process.heartbeat import Heartbeat
-from infra.process.launch import Engine, EngineFailed, run_engine
-from infra.process.peers import Peers
-from infra.process.torchrun_env import NotPlaced
+from baton.infra.process.death import Death
+from baton.infra.process.heartbeat import Heartbeat
+from baton.infra.process.launch import Engine, EngineFailed, run_engine
+from baton.infra.process.peers import Peers
+from baton.infra.process.torchrun_env import NotPlaced
 from tests.infra.launcher import request
 from tests.infra.test_launch import processes_of
 

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from infra.text import (
+from baton.infra.text import (
     brief,
     change,
     clause,

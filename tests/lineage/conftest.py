@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from infra.lineage.api import Lineage
-from infra.lineage.app import alone
+from baton.infra.lineage.api import Lineage
+from baton.infra.lineage.app import alone
 from tests.lineage.postgres import Postgres
 from tests.lineage.recorded import Stored, record
 from tests.tracking.conftest import close, empty_store, home

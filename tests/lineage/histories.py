@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from infra.lineage.ancestry import Run
+from baton.infra.lineage.ancestry import Run
 
 KINDS = ("corpus", "tokenized_corpus", "hf_model", "hf_model")
 

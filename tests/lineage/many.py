@@ -14,10 +14,10 @@ from mlflow import MlflowClient
 from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlMetric, SqlParam, SqlRun, SqlTag
 from sqlalchemy import create_engine, insert, text
 
-from infra.tracking.flatten import flatten
-from infra.tracking.mlflow_records import MlflowRecord, execution_record, stage_record
-from infra.tracking.spool import Execution, StageRun
-from infra.tracking.sqlite import make_tables
+from baton.infra.tracking.flatten import flatten
+from baton.infra.tracking.mlflow_records import MlflowRecord, execution_record, stage_record
+from baton.infra.tracking.spool import Execution, StageRun
+from baton.infra.tracking.sqlite import make_tables
 from tests.lineage.recorded import scored
 
 EXECUTIONS = 2000

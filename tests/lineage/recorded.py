@@ -12,14 +12,14 @@ from typing import Any
 
 from mlflow import MlflowClient
 
-from infra.paths import baton_home
-from infra.tracking.execution import begin_execution, close_execution, end_execution
-from infra.tracking.push import push_execution
-from infra.tracking.record import note_cached, tracked
-from infra.tracking.spool import execution_folder
-from infra.tracking.store import tracking_uri
-from tasks.artifacts import shown
-from tasks.core.manifest import write_manifest
+from baton.infra.paths import baton_home
+from baton.infra.tracking.execution import begin_execution, close_execution, end_execution
+from baton.infra.tracking.push import push_execution
+from baton.infra.tracking.record import note_cached, tracked
+from baton.infra.tracking.spool import execution_folder
+from baton.infra.tracking.store import tracking_uri
+from baton.tasks.artifacts import shown
+from baton.tasks.core.manifest import write_manifest
 
 LAPTOP = {"name": "laptop", "seed": 1, "pretrain": {"optimizer": {"lr": 0.003}, "steps": 20}, "sources": ["a", "b"]}
 HOSTILE = "<script>alert(1)</script>'\"><img src=x onerror=alert(2)>"

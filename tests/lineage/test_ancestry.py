@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy.engine import Connection
 
-from infra.drawing.graph import Box
-from infra.lineage.ancestry import Ancestry, Run
-from infra.lineage.database import open_database
-from infra.lineage.graph import Graph
-from infra.lineage.openlineage import events
-from infra.lineage.subgraph import MOST, of_artifact, of_execution
+from baton.infra.drawing.graph import Box
+from baton.infra.lineage.ancestry import Ancestry, Run
+from baton.infra.lineage.database import open_database
+from baton.infra.lineage.graph import Graph
+from baton.infra.lineage.openlineage import events
+from baton.infra.lineage.subgraph import MOST, of_artifact, of_execution
 from tests.lineage.histories import History, history
 
 HISTORIES = st.builds(history, st.integers(0, 10**9))

@@ -21,11 +21,11 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
-from infra.lineage.ancestry import Run
-from infra.lineage.database import open_database
-from infra.lineage.graph import Graph
-from infra.tracking.execution import begin_execution, end_execution, flush
-from infra.tracking.record import tracked
+from baton.infra.lineage.ancestry import Run
+from baton.infra.lineage.database import open_database
+from baton.infra.lineage.graph import Graph
+from baton.infra.tracking.execution import begin_execution, end_execution, flush
+from baton.infra.tracking.record import tracked
 from tests.lineage.recorded import record_hostile
 from tests.source import ROOT
 from tests.tracking.conftest import free_port
@@ -59,7 +59,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ended = pyflyte(folder, recipe)
         assert ended.returncode == 0, ended.stderr[-3000:]
     subprocess.run(
-        [sys.executable, "-m", "infra.tracking", "sync"],
+        [sys.executable, "-m", "baton", "tracking", "sync"],
         env=os.environ | {"BATON_HOME": str(folder / "baton")},
         cwd=ROOT,
         check=True,
@@ -69,13 +69,13 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def start() -> Iterator[Start]:
-    """A function that starts `python -m infra.lineage` on a home and returns its address."""
+    """A function that starts `baton ui` on a home and returns its address."""
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(home: Path, *words: str) -> str:
         port = free_port()
         environment = os.environ | {"BATON_HOME": str(home)}
-        command = [sys.executable, "-m", "infra.lineage", "--port", str(port), *words]
+        command = [sys.executable, "-m", "baton", "ui", "--port", str(port), *words]
         started.append(subprocess.Popen(command, env=environment, cwd=ROOT))
         base, deadline = f"http://127.0.0.1:{port}", time.monotonic() + START_S
         while True:

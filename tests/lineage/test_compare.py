@@ -10,20 +10,20 @@ import pytest
 from mlflow import MlflowClient
 from starlette.testclient import TestClient
 
-from infra.chance import judged
-from infra.lineage.app import alone
-from infra.lineage.facts import unit_of
-from infra.lineage.measured import BITS, SHARED_PARAMETERS
-from infra.tracking.execution import begin_execution, end_execution
-from infra.tracking.record import tracked
-from infra.tracking.store import tracking_uri
-from tasks.core.manifest import read_manifest
-from tasks.evaluate.artifact import EvalReport
-from tasks.evaluate.results import Results, read_results
-from tasks.evaluate.samples import samples
-from tasks.evaluate.spec import BitsSpec, EvaluateSpec
-from tasks.pages.blocks import Mark, Sample
-from tasks.report.acceptance_gate import MARKS, compare
+from baton.infra.chance import judged
+from baton.infra.lineage.app import alone
+from baton.infra.lineage.facts import unit_of
+from baton.infra.lineage.measured import BITS, SHARED_PARAMETERS
+from baton.infra.tracking.execution import begin_execution, end_execution
+from baton.infra.tracking.record import tracked
+from baton.infra.tracking.store import tracking_uri
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.evaluate.artifact import EvalReport
+from baton.tasks.evaluate.results import Results, read_results
+from baton.tasks.evaluate.samples import samples
+from baton.tasks.evaluate.spec import BitsSpec, EvaluateSpec
+from baton.tasks.pages.blocks import Mark, Sample
+from baton.tasks.report.acceptance_gate import MARKS, compare
 from tests.lineage.recorded import SHARE, deliver
 from tests.promote.made import seal
 

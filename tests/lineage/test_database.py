@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import insert, inspect
 from sqlalchemy.exc import SQLAlchemyError
 
-from infra.lineage.database import RUNS, TABLES, LineageUnavailable, open_database
+from baton.infra.lineage.database import RUNS, TABLES, LineageUnavailable, open_database
 from tests.lineage.recorded import Stored
 
 

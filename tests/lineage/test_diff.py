@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from infra.lineage.api import Lineage
-from infra.lineage.diff import Compared
-from infra.tracking.execution import begin_execution, end_execution
-from infra.tracking.record import tracked
+from baton.infra.lineage.api import Lineage
+from baton.infra.lineage.diff import Compared
+from baton.infra.tracking.execution import begin_execution, end_execution
+from baton.infra.tracking.record import tracked
 from tests.lineage.recorded import Stored, deliver
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from infra.lineage.files import (
+from baton.infra.lineage.files import (
     BLOCK_BYTES,
     CHUNK_BYTES,
     LOG_BYTES,
@@ -22,9 +22,9 @@ from infra.lineage.files import (
     shown,
     tail,
 )
-from infra.lineage.liveness import local_status
-from infra.paths import located
-from infra.tracking.redact import KEY_CHARACTERS
+from baton.infra.lineage.liveness import local_status
+from baton.infra.paths import located
+from baton.infra.tracking.redact import KEY_CHARACTERS
 
 
 @pytest.fixture

@@ -6,14 +6,14 @@ import pytest
 from mlflow import MlflowClient
 from starlette.testclient import TestClient
 
-from infra.drawing.graph import Artifact
-from infra.lineage.ancestry import Run
-from infra.lineage.api import Lineage
-from infra.lineage.app import alone
-from infra.lineage.graph import UnknownNode
-from infra.lineage.subgraph import of_execution
-from infra.tracking.execution import begin_execution, end_execution, flush
-from infra.tracking.record import note_cached, tracked
+from baton.infra.drawing.graph import Artifact
+from baton.infra.lineage.ancestry import Run
+from baton.infra.lineage.api import Lineage
+from baton.infra.lineage.app import alone
+from baton.infra.lineage.graph import UnknownNode
+from baton.infra.lineage.subgraph import of_execution
+from baton.infra.tracking.execution import begin_execution, end_execution, flush
+from baton.infra.tracking.record import note_cached, tracked
 from tests.lineage.recorded import Stored, deliver
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from infra.drawing.graph_layout import layered
+from baton.infra.drawing.graph_layout import layered
 
 GAP = 10.0
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from infra.lineage.app import alone
-from infra.tracking.sqlite import make_tables
-from infra.tracking.store import tracking_uri
+from baton.infra.lineage.app import alone
+from baton.infra.tracking.sqlite import make_tables
+from baton.infra.tracking.store import tracking_uri
 
 DEEP = 2000
 NUMBERS = (1e308, -1e308, float("inf"), float("-inf"), 5e-324, 0.0, -0.0, 1e16, -1.0)

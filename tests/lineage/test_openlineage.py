@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator, FormatChecker
 from referencing import Registry, Resource
 
-from infra.lineage.api import Lineage
+from baton.infra.lineage.api import Lineage
 from tests.lineage.recorded import Stored
 
 SCHEMAS = [json.loads(path.read_text()) for path in sorted((Path(__file__).parent / "openlineage").glob("*.json"))]

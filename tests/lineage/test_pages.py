@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from infra.lineage.app import alone, with_mlflow
-from infra.lineage.files import look
-from infra.lineage.reproduce import commands
-from infra.tracking.execution import begin_execution, end_execution, flush
-from infra.tracking.push import push_execution
-from infra.tracking.record import note_cached, tracked
-from infra.tracking.spool import FAILED, Execution, hold, write_execution
+from baton.infra.lineage.app import alone, with_mlflow
+from baton.infra.lineage.files import look
+from baton.infra.lineage.reproduce import commands
+from baton.infra.tracking.execution import begin_execution, end_execution, flush
+from baton.infra.tracking.push import push_execution
+from baton.infra.tracking.record import note_cached, tracked
+from baton.infra.tracking.spool import FAILED, Execution, hold, write_execution
 from tests.lineage.recorded import HOSTILE, LAPTOP, LONG, PATHS, UNICODE, Stored, deliver, record_hostile, scored
 
 ROOT = "/lineage"
@@ -178,9 +178,9 @@ def test_a_scheduled_night_is_reproduced_with_its_recorded_recipe(plan: str) -> 
 @pytest.mark.parametrize(
     ("module", "task", "workflow"),
     [
-        ("workflows.pretrain_to_rl", "stages", "workflows/pretrain_to_rl.py pretrain_to_rl"),
-        ("workflows.continuous", "ingest", "workflows/continuous.py continue_training"),
-        ("workflows.continuous", "refresh", "workflows/continuous.py refresh_rl"),
+        ("baton.workflows.pretrain_to_rl", "stages", "workflows/pretrain_to_rl.py pretrain_to_rl"),
+        ("baton.workflows.continuous", "ingest", "workflows/continuous.py continue_training"),
+        ("baton.workflows.continuous", "refresh", "workflows/continuous.py refresh_rl"),
         ("mine.chain", "stages", "mine/chain.py WORKFLOW"),
     ],
 )

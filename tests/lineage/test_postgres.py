@@ -5,10 +5,10 @@ from sqlalchemy import create_engine, insert, text
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.testclient import TestClient
 
-from infra.drawing.graph import Artifact
-from infra.lineage.api import Lineage
-from infra.lineage.app import alone
-from infra.lineage.database import RUNS, open_database
+from baton.infra.drawing.graph import Artifact
+from baton.infra.lineage.api import Lineage
+from baton.infra.lineage.app import alone
+from baton.infra.lineage.database import RUNS, open_database
 from tests.lineage.many import Made, fill
 from tests.lineage.postgres import Postgres
 

@@ -1,4 +1,4 @@
-"""`python -m infra.lineage` as a process, which uploads the spool before it serves."""
+"""`baton ui` as a process, which uploads the spool before it serves."""
 
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from infra.tracking.spool import Execution, write_execution
+from baton.infra.tracking.spool import Execution, write_execution
 from tests.tracking.conftest import free_port
 
 PATIENCE_S = 120.0
@@ -51,7 +51,7 @@ def test_ipv6_s_own_host_is_answered_and_no_other(home: Path, empty_store: Path)
 def pages(host: str = "127.0.0.1", *options: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     """Yield the server of the pages once it answers."""
     port = free_port()
-    words = [sys.executable, "-m", "infra.lineage", "--host", host, "--port", str(port), *options]
+    words = [sys.executable, "-m", "baton", "ui", "--host", host, "--port", str(port), *options]
     server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     at = f"[{host}]" if ":" in host else host
     url, deadline = f"http://{at}:{port}", time.monotonic() + PATIENCE_S

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.lineage.ancestry import Run
-from infra.lineage.database import open_database
-from infra.lineage.graph import Graph
-from infra.lineage.subgraph import of_artifact, of_execution
+from baton.infra.lineage.ancestry import Run
+from baton.infra.lineage.database import open_database
+from baton.infra.lineage.graph import Graph
+from baton.infra.lineage.subgraph import of_artifact, of_execution
 from tests.lineage.many import SWEEP, Made, fill
 
 EXECUTIONS = 30

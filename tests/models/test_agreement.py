@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.job import StageError
-from tasks.models.agreement import Probe, check_agreement, read_probe
+from baton.tasks.core.job import StageError
+from baton.tasks.models.agreement import Probe, check_agreement, read_probe
 
 PROBE = Probe([5, 6, 7], [-1.0, -2.0])
 

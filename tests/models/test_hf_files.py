@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tasks.models.hf_files import HFModelFiles, ModelFilesError, model_in, same_values
+from baton.tasks.models.hf_files import HFModelFiles, ModelFilesError, model_in, same_values
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

@@ -16,10 +16,10 @@ from transformers import (
     PreTrainedModel,
 )
 
-from tasks.core.job import StageError
-from tasks.models.model_files import as_saved, is_all, load_causal_lm, save_like, saved_buffers, storage_dtype
-from tasks.posttrain.weight_check import check_weights
-from tasks.vllm.tensor_digests import SORTED, digests, in_order
+from baton.tasks.core.job import StageError
+from baton.tasks.models.model_files import as_saved, is_all, load_causal_lm, save_like, saved_buffers, storage_dtype
+from baton.tasks.posttrain.weight_check import check_weights
+from baton.tasks.vllm.tensor_digests import SORTED, digests, in_order
 
 SIZES = {
     "vocab_size": 40,

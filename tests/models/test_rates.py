@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tasks.models.rates import ANY_SIZE, Rate, unusual
-from tasks.posttrain.adapter_spec import AdapterSpec
-from tasks.posttrain.methods import METHODS
-from tasks.posttrain.methods.sft import SFTSpec
-from tasks.pretrain.optimizer_spec import RATES, OptimizerSpec
-from tasks.pretrain.spec import PretrainSpec
-from workflows.continuous_training.recipe import GrowSpec
+from baton.tasks.models.rates import ANY_SIZE, Rate, unusual
+from baton.tasks.posttrain.adapter_spec import AdapterSpec
+from baton.tasks.posttrain.methods import METHODS
+from baton.tasks.posttrain.methods.sft import SFTSpec
+from baton.tasks.pretrain.optimizer_spec import RATES, OptimizerSpec
+from baton.tasks.pretrain.spec import PretrainSpec
+from baton.workflows.continuous_training.recipe import GrowSpec
 
 
 def rows(page: str, first: str) -> list[list[str]]:

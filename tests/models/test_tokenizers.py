@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
-from tasks.core.job import StageError
-from tasks.models.tokenizer_files import chat_templates
-from tasks.models.tokenizers import alone, beginning, begun, check, elsewhere, load, parsed, plain, write
+from baton.tasks.core.job import StageError
+from baton.tasks.models.tokenizer_files import chat_templates
+from baton.tasks.models.tokenizers import alone, beginning, begun, check, elsewhere, load, parsed, plain, write
 from tests.tokenizer_folders import BEGIN, CHATML, DIGITS, END, PAD, TEXT, TURNS, byte_level, folder, metaspace
 
 GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"

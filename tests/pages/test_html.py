@@ -1,11 +1,11 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.drawing.charts import bars, curves
-from tasks.pages.blocks import Block, Code, Fold, Grid, List, Mark, Pieces, Sample, Section, Table, Text, Title
-from tasks.pages.html import fragment, page
-from tasks.pages.markdown import markdown
-from tasks.report.lineage import lineage
+from baton.infra.drawing.charts import bars, curves
+from baton.tasks.pages.blocks import Block, Code, Fold, Grid, List, Mark, Pieces, Sample, Section, Table, Text, Title
+from baton.tasks.pages.html import fragment, page
+from baton.tasks.pages.markdown import markdown
+from baton.tasks.report.lineage import lineage
 from tests.pages.reading import Reading
 
 HOSTILE = st.one_of(

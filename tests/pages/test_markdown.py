@@ -1,5 +1,5 @@
-from tasks.pages.blocks import Fold, Mark, Sample, Section, Table, Text
-from tasks.pages.markdown import markdown
+from baton.tasks.pages.blocks import Fold, Mark, Sample, Section, Table, Text
+from baton.tasks.pages.markdown import markdown
 
 
 def test_a_table_is_padded_so_that_it_reads_in_a_terminal() -> None:

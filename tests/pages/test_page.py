@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.artifacts import kinds
-from tasks.core.manifest import ArtifactError, read_manifest, write_manifest
-from tasks.data.curation_tally import TALLY, Tally
-from tasks.data.documents import document
-from tasks.data.source_changes import Changes, Edited, Named, Renamed
-from tasks.pages.deck import stage_page
+from baton.tasks.artifacts import kinds
+from baton.tasks.core.manifest import ArtifactError, read_manifest, write_manifest
+from baton.tasks.data.curation_tally import TALLY, Tally
+from baton.tasks.data.documents import document
+from baton.tasks.data.source_changes import Changes, Edited, Named, Renamed
+from baton.tasks.pages.deck import stage_page
 from tests.pages.reading import Reading
 from tests.report.example import example_run, lines, make_report
 

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-import tasks.pages.html
+import baton.tasks.pages.html
 
-STYLE = Path(tasks.pages.html.__file__).with_name("style.css").read_text()
+STYLE = Path(baton.tasks.pages.html.__file__).with_name("style.css").read_text()
 LIGHT, DARK = (dict(re.findall(r"--(\w[\w-]*): (#\w{6})", part)) for part in STYLE.split("@media (prefers", 1))
 
 ON_THE_PAGE = [(ink, on) for ink in ("ink", "quiet", "link") for on in ("page", "card")]

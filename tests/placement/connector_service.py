@@ -18,8 +18,8 @@ from flytekit.core.context_manager import FlyteContextManager
 from flytekit.core.type_engine import TypeEngine
 from flytekit.extend.backend.utils import is_terminal_phase
 
-from infra.flyte.options import OPTIONS, Options
-from infra.placement.config import NO_IMAGE
+from baton.infra.flyte.options import OPTIONS, Options
+from baton.infra.placement.config import NO_IMAGE
 from tests.placement.world import until
 
 DEADLINE_S = 10.0  # Flyte's default for create, get and delete
@@ -39,7 +39,7 @@ class Connector:
     def start(self) -> None:
         words = ["serve", "connector", "--port", str(self.port), "--prometheus_port", str(free_port())]
         self.process = subprocess.Popen(
-            [str(Path(sys.executable).parent / "pyflyte"), *words, "--modules", "infra.flyte.connector"],
+            [str(Path(sys.executable).parent / "pyflyte"), *words, "--modules", "baton.infra.flyte.connector"],
             env=os.environ | {"SKYPILOT_API_SERVER_ENDPOINT": self._url} | self._secrets,
             stdout=subprocess.DEVNULL,
             stderr=self.log.open("ab") if self.log else None,
@@ -87,7 +87,7 @@ class Connector:
 
 def template() -> tasks_pb2.TaskTemplate:
     """Return a placed task as propeller has it, with its command filled in."""
-    made = tasks_pb2.TaskTemplate(type="skypilot", id={"name": "tasks.pretrain.task.pretrain"})
+    made = tasks_pb2.TaskTemplate(type="skypilot", id={"name": "baton.tasks.pretrain.task.pretrain"})
     made.metadata.discovery_version = "1"
     made.container.image = NO_IMAGE
     made.container.args.extend(["pyflyte-execute", "--raw-output-data-prefix", "s3://raw/ab/f0-n0-0"])

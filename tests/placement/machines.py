@@ -9,13 +9,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from infra.placement.job import Order, sky_task
+from baton.infra.placement.job import Order, sky_task
 
 ROOT = Path(__file__).parents[2]
 # The code that Flyte's command unpacks into the job's folder, and a stage that other machines can stop.
 UNPACK = f"ln -s {shlex.quote(str(ROOT / 'infra'))} infra"
 STAGE = """
-from infra.placement.machine import ending_together
+from baton.infra.placement.machine import ending_together
 with ending_together():
     exec(sys.argv[1])
 """

@@ -77,9 +77,9 @@ def _order(words: dict[str, Any], enabled: list[str]) -> list[dict[str, Any]]:
     from sky.schemas.api.responses import ManagedJobRecord
     from sky.utils.resources_utils import format_resource
 
-    from infra.placement.config import Placement
-    from infra.placement.prices import offers, ordered
-    from infra.placement.record import price_per_hour
+    from baton.infra.placement.config import Placement
+    from baton.infra.placement.prices import offers, ordered
+    from baton.infra.placement.record import price_per_hour
 
     placement = Placement.model_validate(words)
     planned = [offer.text() for offer in offers(placement, most=1000)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from infra.tracking.spool import StageRun, read_stage
+from baton.infra.tracking.spool import StageRun, read_stage
 from tests.placement.world import BIN, REPOSITORY, until
 from tests.posttrain.tiny import REWARD, repeated_words, tiny_model
 

@@ -13,15 +13,15 @@ from uuid import uuid4
 import pytest
 from blake3 import blake3
 
-from infra.storage.address import BLOCK_BYTES, DIGEST, fetch, files_in, find, pack
-from infra.storage.buckets import StorageError
-from tasks.convert.load_hf_spec import LoadHFSpec
-from tasks.data.source_spec import FilesSource
-from tasks.data.spec import CorpusSpec
+from baton.infra.storage.address import BLOCK_BYTES, DIGEST, fetch, files_in, find, pack
+from baton.infra.storage.buckets import StorageError
+from baton.tasks.convert.load_hf_spec import LoadHFSpec
+from baton.tasks.data.source_spec import FilesSource
+from baton.tasks.data.spec import CorpusSpec
 from tests.s3 import S3, Faults, disturbed
 
 FILES = {"a.txt": b"one", "b.txt": b"two" * 100_000}
-PROGRAM = "import sys; from infra.storage.address import fetch; print(fetch(sys.argv[1]))"
+PROGRAM = "import sys; from baton.infra.storage.address import fetch; print(fetch(sys.argv[1]))"
 
 
 @pytest.fixture

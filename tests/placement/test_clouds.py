@@ -15,9 +15,9 @@ from uuid import uuid4
 
 import pytest
 
-from infra.storage import buckets as storage
-from infra.storage.address import fetch, find
-from infra.storage.buckets import StorageError
+from baton.infra.storage import buckets as storage
+from baton.infra.storage.address import fetch, find
+from baton.infra.storage.buckets import StorageError
 from tests.core.test_offsite import checkpoint, pod, send
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
 import sky
 from pydantic import ValidationError
 
-from infra.placement.config import MACHINE_FAULT, Placement
+from baton.infra.placement.config import MACHINE_FAULT, Placement
 
 
 def read(clouds: tuple[str, ...] = (), docker: str | None = None, **words: Any) -> Any:

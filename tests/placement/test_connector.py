@@ -16,13 +16,13 @@ from sky.jobs.state import ManagedJobStatus
 from sky.schemas.api.responses import ManagedJobRecord
 from sky.utils.command_runner import MAX_INLINE_COMMAND_LENGTH
 
-from infra.errors import UserError
-from infra.flyte.connector import FINAL, PHASES, SkyJob, SkyPilotConnector, refuse_absent
-from infra.paths import baton_home
-from infra.placement.config import Placement
-from infra.placement.job import FILLER, Order, sky_task
-from infra.placement.prices import ordered
-from infra.placement.record import over_limit, summary, unchecked_limit, where, with_machine
+from baton.infra.errors import UserError
+from baton.infra.flyte.connector import FINAL, PHASES, SkyJob, SkyPilotConnector, refuse_absent
+from baton.infra.paths import baton_home
+from baton.infra.placement.config import Placement
+from baton.infra.placement.job import FILLER, Order, sky_task
+from baton.infra.placement.prices import ordered
+from baton.infra.placement.record import over_limit, summary, unchecked_limit, where, with_machine
 from tests.images.registry import needs_registry, push, registry
 
 JOB = SkyJob("baton-pretrain-0", "s3://bucket/out", Order({"nodes": 2}, "/shared", "e", {}), "", ["pyflyte-execute"])

@@ -20,8 +20,8 @@ from sky.exceptions import ResourcesUnavailableError
 from sky.jobs.state import ManagedJobStatus
 from sky.schemas.api.responses import ManagedJobRecord
 
-from infra.flyte.connector import SkyJob
-from infra.placement.config import NO_IMAGE
+from baton.infra.flyte.connector import SkyJob
+from baton.infra.placement.config import NO_IMAGE
 from tests.placement.api_server import ApiServer, api_server, until
 from tests.placement.connector_service import DEADLINE_S, Connector, free_port
 from tests.tracking.conftest import Server, empty_store, home, server, sleeping_server

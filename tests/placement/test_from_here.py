@@ -13,14 +13,14 @@ pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
 from flyteidl.core.execution_pb2 import TaskExecution
 from sky.server.common import get_server_url, is_api_server_local
 
-from infra.flyte import connector
-from infra.flyte.connector import SkyJob, SkyPilotConnector
-from infra.flyte.placed_run import PlacementFailed
-from infra.placement.config import Placement
-from infra.placement.job import Order
-from infra.tracking.execution import close_execution
-from tasks.data.spec import CorpusSpec
-from tasks.data.task import prepare_corpus
+from baton.infra.flyte import connector
+from baton.infra.flyte.connector import SkyJob, SkyPilotConnector
+from baton.infra.flyte.placed_run import PlacementFailed
+from baton.infra.placement.config import Placement
+from baton.infra.placement.job import Order
+from baton.infra.tracking.execution import close_execution
+from baton.tasks.data.spec import CorpusSpec
+from baton.tasks.data.task import prepare_corpus
 from tests.placement.api_server import ApiServer, api_server, until
 
 
@@ -81,7 +81,7 @@ def test_an_error_of_a_query_is_raised_once_and_not_reported_by_asyncio(
     def broken(_: str) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("infra.placement.api_server.jobs_named", broken)
+    monkeypatch.setattr("baton.infra.placement.api_server.jobs_named", broken)
     with caplog.at_level(logging.ERROR, "asyncio"):
         with pytest.raises(ZeroDivisionError):
             asyncio.run(SkyPilotConnector().get(JOB))

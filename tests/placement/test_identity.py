@@ -5,17 +5,17 @@ from typing import Any
 import pytest
 from flytekit.core.hash import HashMethod
 
-from infra.placement.config import Placement
-from tasks.core.spec import StageSpec
-from tasks.posttrain.methods.dpo.spec import DPOSpec
-from tasks.posttrain.methods.grpo.spec import GRPOSpec
-from tasks.posttrain.methods.sft import SFTSpec
-from tasks.pretrain.spec import PretrainSpec
-from tasks.pretrain.task import pretrain
-from workflows.checks.placements import placements
-from workflows.checks.table import checked
-from workflows.recipe import SECTIONS, Recipe, context_of
-from workflows.recipe.error import RecipeError
+from baton.infra.placement.config import Placement
+from baton.tasks.core.spec import StageSpec
+from baton.tasks.posttrain.methods.dpo.spec import DPOSpec
+from baton.tasks.posttrain.methods.grpo.spec import GRPOSpec
+from baton.tasks.posttrain.methods.sft import SFTSpec
+from baton.tasks.pretrain.spec import PretrainSpec
+from baton.tasks.pretrain.task import pretrain
+from baton.workflows.checks.placements import placements
+from baton.workflows.checks.table import checked
+from baton.workflows.recipe import SECTIONS, Recipe, context_of
+from baton.workflows.recipe.error import RecipeError
 
 PRETRAIN: Any = pretrain  # the task, which mypy would see as a function
 ELSEWHERE = {"accelerators": ["H100:8"], "spot": "spot_first", "max_price_per_hour": 40}

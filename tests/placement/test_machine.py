@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.placement.config import MACHINE_FAULT
-from infra.placement.machine import main
-from infra.storage import buckets
+from baton.infra.placement.config import MACHINE_FAULT
+from baton.infra.placement.machine import main
+from baton.infra.storage import buckets
 from tests.placement.machines import Machines, python
 from tests.s3 import S3
 

@@ -7,10 +7,10 @@ import pytest
 pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
 from flytekit.models.literals import Literal, LiteralMap
 
-from infra.flyte.connector import _job_name, _make_order
-from infra.placement.config import NO_IMAGE, Placement
+from baton.infra.flyte.connector import _job_name, _make_order
+from baton.infra.placement.config import NO_IMAGE, Placement
+from baton.workflows.recipe import Recipe
 from tests.stage.compiled import IMAGES, job_spec, nodes, options, templates
-from workflows.recipe import Recipe
 
 L4 = {"accelerators": ["L4:1"], "storage": "s3://bucket/baton"}
 PRETRAINING = {"corpus": {}, "tokenizer": {"vocab_size": 512}, "shards": {}, "pretrain": {}}
@@ -32,11 +32,11 @@ def test_it_is_of_the_connector_s_type_and_keeps_its_command(placed: Any) -> Non
     task = templates(placed)["prepare_corpus"]
     assert task.type == "skypilot"
     assert task.container.args[0] == "pyflyte-fast-execute"
-    assert task.container.args[-4:] == ["task-module", "tasks.data.task", "task-name", "prepare_corpus"]
+    assert task.container.args[-4:] == ["task-module", "baton.tasks.data.task", "task-name", "prepare_corpus"]
 
 
 def test_one_template_serves_all_placements_which_come_with_the_input(placed: Any) -> None:
-    assert [task.id.name for task in placed.tasks].count("tasks.data.task.prepare_corpus") == 1
+    assert [task.id.name for task in placed.tasks].count("baton.tasks.data.task.prepare_corpus") == 1
     given = [options(node) for node in nodes(placed)["prepare_corpus"]]
     assert [each.fields["placement"] for each in given] == [L4, SLURM]
 

@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
 from sky import Task
 
-from infra.placement.config import Placement
-from infra.placement.prices import ordered
+from baton.infra.placement.config import Placement
+from baton.infra.placement.prices import ordered
 from tests.placement.optimizer import Optimizer, optimizer
 
 

@@ -13,16 +13,16 @@ import pytest
 from flytekit import FlyteContextManager
 from flytekit.core.type_engine import TypeEngine
 
-from infra.paths import baton_home
-from infra.placement.mirror import Mirror
-from infra.storage.buckets import storage_of
-from infra.tracking.metrics import points_after
-from infra.tracking.mlflow_records import stage_record
-from infra.tracking.remote_run import add_placement, end_record, progress_of
-from infra.tracking.spool import Execution, StageRun, read_stage, write_stage
-from tasks.core.manifest import verify, write_manifest
-from tasks.core.stored import send
-from tasks.data.artifact import Tokenizer
+from baton.infra.paths import baton_home
+from baton.infra.placement.mirror import Mirror
+from baton.infra.storage.buckets import storage_of
+from baton.infra.tracking.metrics import points_after
+from baton.infra.tracking.mlflow_records import stage_record
+from baton.infra.tracking.remote_run import add_placement, end_record, progress_of
+from baton.infra.tracking.spool import Execution, StageRun, read_stage, write_stage
+from baton.tasks.core.manifest import verify, write_manifest
+from baton.tasks.core.stored import send
+from baton.tasks.data.artifact import Tokenizer
 from tests.s3 import S3
 
 ROOT = Path(__file__).parents[2]
@@ -30,9 +30,9 @@ ROOT = Path(__file__).parents[2]
 JOB = """
 import json, time
 from pathlib import Path
-from infra.paths import baton_home
-from infra.placement import mirror
-from infra.tracking.record import tracked
+from baton.infra.paths import baton_home
+from baton.infra.placement import mirror
+from baton.infra.tracking.record import tracked
 mirror.EVERY_S = 0.2
 folder = baton_home() / "jobs" / "pretrain-0"
 folder.mkdir(parents=True)
@@ -173,7 +173,9 @@ def test_it_arrives_through_s3(s3: S3, tmp_path: Path) -> None:
 
 def test_storage_that_is_away_stops_no_stage(tmp_path: Path) -> None:
     away = {"FLYTE_AWS_ENDPOINT": "http://127.0.0.1:9", "FLYTE_AWS_ACCESS_KEY_ID": "a"}
-    program = f"from infra.placement import mirror; from infra.storage import buckets; mirror.LAST_S = 1\n{JOB}"
+    program = (
+        f"from baton.infra.placement import mirror; from baton.infra.storage import buckets; mirror.LAST_S = 1\n{JOB}"
+    )
     job = Job(tmp_path / "machine", "s3://bucket/x", away | {"FLYTE_AWS_SECRET_ACCESS_KEY": "b"}, program)
     assert job.ends() == 0
 
@@ -231,7 +233,7 @@ def test_an_artifact_that_was_there_already_is_cached_and_has_its_place(
     """A machine was rented only to find the artifact."""
     found = JOB.partition("folder = ")[0] + "\n".join(
         (
-            "from infra.tracking.record import note_cached",
+            "from baton.infra.tracking.record import note_cached",
             "with mirror.sending():",
             "    note_cached('pretrain', 'checkpoint', 'd', {})",
         )

@@ -18,7 +18,7 @@ except ValueError as error:
 
 @pytest.mark.parametrize("module", ["api_server", "prices"])
 def test_an_error_of_skypilot_leaves_tracebacks(module: str) -> None:
-    assert printed(f"import infra.placement.{module}") == "True"
+    assert printed(f"import baton.infra.placement.{module}") == "True"
 
 
 def test_skypilot_still_turns_tracebacks_off() -> None:

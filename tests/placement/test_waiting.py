@@ -16,8 +16,8 @@ from sky.jobs.state import ManagedJobStatus
 from sky.schemas.api.responses import ManagedJobRecord
 from sky.utils.common_utils import format_exception
 
-from infra.placement.failure import LINES, WIDTH, failure
-from infra.placement.waiting import failed_launch, waits_for
+from baton.infra.placement.failure import LINES, WIDTH, failure
+from baton.infra.placement.waiting import failed_launch, waits_for
 
 NO_CAPACITY = (
     "Failed to acquire resources in all zones in us-east-1 for {AWS(m6i.large)}.\nReason: An error occurred "

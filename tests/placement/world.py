@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from infra.paths import QUIET
+from baton.infra.paths import QUIET
 
 REPOSITORY = Path(__file__).parents[2]
 BIN = REPOSITORY / ".venv" / "bin"

@@ -8,8 +8,8 @@ import json
 import sys
 from pathlib import Path
 
-from tasks.models.adapter_base import open_model
-from tasks.vllm.engine import open_engine, sample, scores
+from baton.tasks.models.adapter_base import open_model
+from baton.tasks.vllm.engine import open_engine, sample, scores
 
 PROMPTS = [list(range(10 + 3 * row, 30 + 4 * row)) for row in range(8)]
 

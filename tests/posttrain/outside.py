@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tasks.core.job import Job
-from tasks.models.rates import ANY_SIZE, Rate
-from tasks.posttrain.methods.dpo.pairs import Pair
-from tasks.posttrain.spec import TRAINING, Example, Method, PostTrainSpec, StepCost
-from tasks.rows.stored import Row
+from baton.tasks.core.job import Job
+from baton.tasks.models.rates import ANY_SIZE, Rate
+from baton.tasks.posttrain.methods.dpo.pairs import Pair
+from baton.tasks.posttrain.spec import TRAINING, Example, Method, PostTrainSpec, StepCost
+from baton.tasks.rows.stored import Row
 
 if TYPE_CHECKING:
-    from tasks.posttrain.encode import RowEncoder
+    from baton.tasks.posttrain.encode import RowEncoder
 
 METRICS = TRAINING | {
     "rewards/margins": "margin",
@@ -40,9 +40,9 @@ def train(job: Job) -> None:
     from datasets import Dataset
     from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
-    from tasks.posttrain.encode import IGNORED
-    from tasks.posttrain.rows import kind_of
-    from tasks.posttrain.trainer import prepare
+    from baton.tasks.posttrain.encode import IGNORED
+    from baton.tasks.posttrain.rows import kind_of
+    from baton.tasks.posttrain.trainer import prepare
 
     class OnTokens(ORPOTrainer):  # type: ignore[misc]
         def tokenize_row(self, feature: Any, model: Any = None) -> dict[str, Any]:

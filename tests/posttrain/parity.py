@@ -13,10 +13,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
-from tasks.core.job import Job, open_job
-from tasks.posttrain import process, trainer
-from tasks.posttrain.engine import work
-from tasks.posttrain.methods import METHODS
+from baton.tasks.core.job import Job, open_job
+from baton.tasks.posttrain import process, trainer
+from baton.tasks.posttrain.engine import work
+from baton.tasks.posttrain.methods import METHODS
 from tests.posttrain.outside import OutsideSpec
 from tests.posttrain.tiny import GRADIENTS
 
@@ -29,7 +29,7 @@ def train(job: Job) -> None:
     """Run a job's method, or that of outside.py; GRPO's rollouts are those of recorded.py."""
     METHODS[OutsideSpec.method.name] = OutsideSpec
     if job.stage == "grpo":
-        from tasks.posttrain.methods.grpo import trainer
+        from baton.tasks.posttrain.methods.grpo import trainer
         from tests.posttrain.recorded import generate_recorded
 
         vars(trainer)["generate_live"] = partial(generate_recorded, job.directory)

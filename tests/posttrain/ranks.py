@@ -20,8 +20,8 @@ def engine(job: Path) -> ranks.Ranks:
 
 
 def _engine(job: Path) -> None:
-    os.environ["TORCHELASTIC_RUN_ID"] = "tests"  # read when tasks.posttrain.process is imported
-    from tasks.core.job import main
+    os.environ["TORCHELASTIC_RUN_ID"] = "tests"  # read when baton.tasks.posttrain.process is imported
+    from baton.tasks.core.job import main
     from tests.posttrain.parity import train
 
     sys.argv = ["tests.posttrain.ranks", str(job)]

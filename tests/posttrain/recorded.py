@@ -10,7 +10,7 @@ from typing import Any
 import trl.trainer.grpo_trainer
 from safetensors.torch import save_file
 
-from tasks.posttrain.trl_hooks.grpo import LiveGeneration
+from baton.tasks.posttrain.trl_hooks.grpo import LiveGeneration
 
 # the end-of-text token, the first token that is not special, and the size of tiny_model's vocabulary
 END, FIRST, ENTRIES = 0, 4, 512

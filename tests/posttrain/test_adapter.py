@@ -11,13 +11,13 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from transformers import AutoModelForCausalLM
 
-from tasks.core.job import StageError, open_job
-from tasks.core.manifest import read_manifest, verify
-from tasks.models.model_spec import ModelSpec
-from tasks.posttrain.adapter import merged, merged_weights, peft_config
-from tasks.posttrain.adapter_spec import AdapterSpec, LoRASpec
-from tasks.posttrain.methods import sft
-from tasks.posttrain.methods.dpo import trainer as dpo
+from baton.tasks.core.job import StageError, open_job
+from baton.tasks.core.manifest import read_manifest, verify
+from baton.tasks.models.model_spec import ModelSpec
+from baton.tasks.posttrain.adapter import merged, merged_weights, peft_config
+from baton.tasks.posttrain.adapter_spec import AdapterSpec, LoRASpec
+from baton.tasks.posttrain.methods import sft
+from baton.tasks.posttrain.methods.dpo import trainer as dpo
 from tests.posttrain.tiny import metrics, repeated_words, tiny_rows, without_times, write_job
 
 SPEC: dict[str, Any] = {
@@ -70,7 +70,7 @@ def test_the_merged_model_is_the_model_with_its_adapter(model: Path) -> None:
 
 
 def test_a_merge_that_changes_the_model_is_an_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.posttrain.adapter.TOLERANCE", -1.0)
+    monkeypatch.setattr("baton.tasks.posttrain.adapter.TOLERANCE", -1.0)
     with pytest.raises(StageError, match="the merged model's logits differ from those of model and adapter by"):
         merged(adapted(model))
 
@@ -124,7 +124,7 @@ def test_stopped_it_continues_from_a_checkpoint_of_the_adapter_alone(
     whole, stopped = (write_job(tmp_path / name, "sft", spec, model=model, rows=rows) for name in ("whole", "stopped"))
     sft.train(open_job(whole))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("tasks.posttrain.trainer.Reporter.on_step_end", interrupted_after(6))
+        patch.setattr("baton.tasks.posttrain.trainer.Reporter.on_step_end", interrupted_after(6))
         sft.train(open_job(stopped))
     (checkpoint,) = (stopped / "work" / "checkpoints").glob("checkpoint-*")
     held = FileSystemReader(checkpoint).read_metadata().state_dict_metadata

@@ -13,15 +13,15 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from tasks.core.job import open_job
-from tasks.core.manifest import ArtifactError, read_manifest, write_manifest
-from tasks.models.adapter_base import ADAPTER, open_model
-from tasks.posttrain.adapter_files import joined
-from tasks.posttrain.adapter_spec import AdapterSpec, LoRASpec
-from tasks.posttrain.methods import sft
-from tasks.posttrain.methods.sft import SFTSpec
-from tasks.publish.copy import copy_model
-from tasks.serve.server import open_served
+from baton.tasks.core.job import open_job
+from baton.tasks.core.manifest import ArtifactError, read_manifest, write_manifest
+from baton.tasks.models.adapter_base import ADAPTER, open_model
+from baton.tasks.posttrain.adapter_files import joined
+from baton.tasks.posttrain.adapter_spec import AdapterSpec, LoRASpec
+from baton.tasks.posttrain.methods import sft
+from baton.tasks.posttrain.methods.sft import SFTSpec
+from baton.tasks.publish.copy import copy_model
+from baton.tasks.serve.server import open_served
 from tests.posttrain.test_adapter import SPEC
 from tests.posttrain.tiny import repeated_words, tiny_model, tiny_rows, write_job
 from tests.source import ROOT, last_json

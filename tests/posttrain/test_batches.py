@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import SequentialSampler
 
-from tasks.posttrain.batches import RankBatches, WithBlanks, micro_batches
-from tasks.posttrain.spec import epochs
+from baton.tasks.posttrain.batches import RankBatches, WithBlanks, micro_batches
+from baton.tasks.posttrain.spec import epochs
 
 
 @given(st.integers(1, 8), st.integers(1, 5), st.integers(1, 60))

@@ -10,10 +10,10 @@ from tokenizers import AddedToken
 from transformers import AutoTokenizer
 from trl.chat_template_utils import is_chat_template_stop_token_trained, qwen3_chat_template
 
-from tasks.data.tokenizer import CHAT_TEMPLATE
-from tasks.models.tokenizers import load
-from tasks.posttrain.chat import chat_of
-from tasks.posttrain.encode import IGNORED, RowEncoder, RowRefused
+from baton.tasks.data.tokenizer import CHAT_TEMPLATE
+from baton.tasks.models.tokenizers import load
+from baton.tasks.posttrain.chat import chat_of
+from baton.tasks.posttrain.encode import IGNORED, RowEncoder, RowRefused
 from tests.tokenizer_folders import BEGIN, CHATML, END, PAD, TURNS, byte_level, folder
 
 ASKED = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "2 + 2?"}]

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tasks.core.checkpoints import CheckpointFolder
-from tasks.core.job import Job, StageError, open_job
-from tasks.core.manifest import MANIFEST, ArtifactError, read_manifest
-from tasks.posttrain import trainer
-from tasks.posttrain.methods import sft
+from baton.tasks.core.checkpoints import CheckpointFolder
+from baton.tasks.core.job import Job, StageError, open_job
+from baton.tasks.core.manifest import MANIFEST, ArtifactError, read_manifest
+from baton.tasks.posttrain import trainer
+from baton.tasks.posttrain.methods import sft
 from tests.posttrain.tiny import (
     complete_checkpoints,
     flip_a_bit,

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from tasks.core.job import StageError
-from tasks.posttrain.drift import beginning, check_drift, sum_and_count
+from baton.tasks.core.job import StageError
+from baton.tasks.posttrain.drift import beginning, check_drift, sum_and_count
 
 MASK = torch.tensor([[True, True, True], [True, True, False]])
 TRAINER = torch.tensor([[-1.0, -2.0, -3.0], [-1.0, -1.0, -9.0]])

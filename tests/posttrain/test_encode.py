@@ -12,13 +12,13 @@ from tokenizers import Tokenizer, processors
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import ByteLevel, Whitespace
 
-from tasks.core.job import StageError
-from tasks.models.tokenizers import load
-from tasks.posttrain.chat import marked_tokens
-from tasks.posttrain.encode import IGNORED, Loss, RowEncoder, RowRefused, prompted
-from tasks.posttrain.trl_hooks.templates import trl_templates
-from tasks.posttrain.unprinted import Unprinted
-from tasks.rows.stored import Row, without_marks
+from baton.tasks.core.job import StageError
+from baton.tasks.models.tokenizers import load
+from baton.tasks.posttrain.chat import marked_tokens
+from baton.tasks.posttrain.encode import IGNORED, Loss, RowEncoder, RowRefused, prompted
+from baton.tasks.posttrain.trl_hooks.templates import trl_templates
+from baton.tasks.posttrain.unprinted import Unprinted
+from baton.tasks.rows.stored import Row, without_marks
 from tests.tokenizer_folders import byte_level, folder, metaspace
 
 ASKED = [{"role": "user", "content": "2 + 2?"}]

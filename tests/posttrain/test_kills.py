@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from infra.process.heartbeat import Beat, rank_file, read_beats
+from baton.infra.process.heartbeat import Beat, rank_file, read_beats
 from tests.posttrain.ranks import engine
 from tests.posttrain.test_parity import inputs, spec_of
 from tests.posttrain.tiny import without_times, write_job
@@ -117,7 +117,7 @@ def wait_for_training(run: Ranks, job: Path) -> None:
 
 
 def ended(job: Path) -> bool:
-    """Return whether the job has ended, so that infra.process.launch would not restart it."""
+    """Return whether the job has ended, so that baton.infra.process.launch would not restart it."""
     result = job / "result.json"
     return result.exists() and "digest" in json.loads(result.read_text())
 

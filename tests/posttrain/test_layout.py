@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from tasks.posttrain.layout import TuningLayout
-from tasks.posttrain.methods.dpo.spec import DPOSpec
-from tasks.posttrain.methods.grpo.spec import GRPOSpec
-from tasks.posttrain.methods.sft import SFTSpec
-from tasks.posttrain.spec import PostTrainSpec
+from baton.tasks.posttrain.layout import TuningLayout
+from baton.tasks.posttrain.methods.dpo.spec import DPOSpec
+from baton.tasks.posttrain.methods.grpo.spec import GRPOSpec
+from baton.tasks.posttrain.methods.sft import SFTSpec
+from baton.tasks.posttrain.spec import PostTrainSpec
 
 
 def problems(layout: dict[str, Any], spec: type[PostTrainSpec] = SFTSpec, **fields: Any) -> list[str]:

@@ -11,20 +11,20 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 from trl import DPOConfig, SFTConfig, SFTTrainer
 
-from tasks.hardware.memory import CPU, GPU, Kernels
-from tasks.models.model_spec import ModelSpec
-from tasks.posttrain.adapter import peft_config
-from tasks.posttrain.adapter_spec import AdapterSpec
-from tasks.posttrain.layout import TuningLayout
-from tasks.posttrain.memory import TuningMemory, estimate
-from tasks.posttrain.methods.dpo.spec import DPOSpec
-from tasks.posttrain.methods.grpo.spec import GRPOSpec
-from tasks.posttrain.methods.sft import SFTSpec
-from tasks.posttrain.quantize import load_in_4_bits
-from tasks.posttrain.spec import PostTrainSpec
-from tasks.posttrain.trl_hooks.dpo import PairTrainer
-from tasks.posttrain.trl_hooks.trainer import train_in_fp32
-from tasks.rewards.spec import RewardSpec
+from baton.tasks.hardware.memory import CPU, GPU, Kernels
+from baton.tasks.models.model_spec import ModelSpec
+from baton.tasks.posttrain.adapter import peft_config
+from baton.tasks.posttrain.adapter_spec import AdapterSpec
+from baton.tasks.posttrain.layout import TuningLayout
+from baton.tasks.posttrain.memory import TuningMemory, estimate
+from baton.tasks.posttrain.methods.dpo.spec import DPOSpec
+from baton.tasks.posttrain.methods.grpo.spec import GRPOSpec
+from baton.tasks.posttrain.methods.sft import SFTSpec
+from baton.tasks.posttrain.quantize import load_in_4_bits
+from baton.tasks.posttrain.spec import PostTrainSpec
+from baton.tasks.posttrain.trl_hooks.dpo import PairTrainer
+from baton.tasks.posttrain.trl_hooks.trainer import train_in_fp32
+from baton.tasks.rewards.spec import RewardSpec
 from tests.pretrain.footprint import peak, size
 
 VOCABULARY = 512

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from infra.process.heartbeat import read_beats
-from tasks.core.manifest import read_manifest, verify, write_manifest
-from tasks.core.stored import fetch, send
+from baton.infra.process.heartbeat import read_beats
+from baton.tasks.core.manifest import read_manifest, verify, write_manifest
+from baton.tasks.core.stored import fetch, send
 from tests.posttrain.test_parity import inputs, spec_of
 from tests.posttrain.tiny import without_times
 from tests.s3 import S3

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from tasks.posttrain.one_gpu import see_one_gpu
+from baton.tasks.posttrain.one_gpu import see_one_gpu
 from tests.source import ROOT
 
 
@@ -28,4 +28,4 @@ def test_the_first_of_several_visible_gpus_is_left(gpus: int, visible: str | Non
 def test_the_engine_hides_the_others_before_any_library_can_look() -> None:
     tree = ast.parse((ROOT / "tasks/posttrain/engine.py").read_text())
     first = next(node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom))
-    assert ast.unparse(first) == "import tasks.posttrain.one_gpu"
+    assert ast.unparse(first) == "import baton.tasks.posttrain.one_gpu"

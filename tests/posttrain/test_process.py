@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from tasks.core.nodes import PIECE, _write_file
-from tasks.posttrain import process
+from baton.tasks.core.nodes import PIECE, _write_file
+from baton.tasks.posttrain import process
 
 
 def test_a_text_of_rank_0_reaches_ranks_that_share_no_folder_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

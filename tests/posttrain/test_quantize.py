@@ -6,12 +6,12 @@ import torch
 from peft import get_peft_model
 from transformers import AutoModelForCausalLM
 
-from tasks.core.job import open_job
-from tasks.core.manifest import read_manifest
-from tasks.posttrain.adapter import merged_weights, peft_config
-from tasks.posttrain.adapter_spec import AdapterSpec
-from tasks.posttrain.methods.sft import train
-from tasks.posttrain.quantize import in_4_bits, load_in_4_bits
+from baton.tasks.core.job import open_job
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.posttrain.adapter import merged_weights, peft_config
+from baton.tasks.posttrain.adapter_spec import AdapterSpec
+from baton.tasks.posttrain.methods.sft import train
+from baton.tasks.posttrain.quantize import in_4_bits, load_in_4_bits
 from tests.posttrain.tiny import repeated_words, start, tiny_rows, wait_for_step, without_times, write_job
 
 
@@ -56,7 +56,7 @@ def test_killed_and_restarted_it_makes_the_same_model(model: Path, tmp_path: Pat
     adapter = {"lora": {"rank": 4}, "quantize": "nf4"}
     spec = {"data": "twice", "steps": 8, "batch_size": 8, "checkpoint_every": 2, "adapter": adapter}
     whole, killed = (write_job(tmp_path / name, "sft", spec, model=model, rows=rows) for name in ("whole", "killed"))
-    engine = start("tasks.posttrain.engine", killed)
+    engine = start("baton.tasks.posttrain.engine", killed)
     wait_for_step(killed, engine, 3)
     engine.kill()
     engine.wait()

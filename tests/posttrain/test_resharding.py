@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from infra.process.heartbeat import read_beats
-from infra.process.launch import Engine, EngineFailed, run_engine
+from baton.infra.process.heartbeat import read_beats
+from baton.infra.process.launch import Engine, EngineFailed, run_engine
 from tests.posttrain.ranks import NEVER, engine, run_all
 from tests.posttrain.test_parity import SPEC, difference, gradient_difference, inputs, spec_of
 from tests.posttrain.tiny import metrics, write_job
@@ -67,7 +67,7 @@ def in_background(job: Job, processes: int, hang_timeout_s: float = 15) -> tuple
 
     def run() -> None:
         try:
-            engine = Engine("sft", "tasks.posttrain.engine", "test")
+            engine = Engine("sft", "baton.tasks.posttrain.engine", "test")
             request = json.loads((job / "spec.json").read_text())
             run_engine(engine, job, request, title="sft", processes=processes, hang_timeout_s=hang_timeout_s)
         except EngineFailed as error:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.core.job import Job, StageError, json_lines, open_job
-from tasks.posttrain.encode import RowRefused
-from tasks.posttrain.rows import in_order, kind_of, note_epochs, select
-from tasks.posttrain.spec import PostTrainSpec
+from baton.tasks.core.job import Job, StageError, json_lines, open_job
+from baton.tasks.posttrain.encode import RowRefused
+from baton.tasks.posttrain.rows import in_order, kind_of, note_epochs, select
+from baton.tasks.posttrain.spec import PostTrainSpec
 from tests.posttrain.tiny import repeated_words, tiny_rows, write_job
 
 

@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PretrainedConfig, Qwen3Config
 from trl.trainer.utils import add_fused_lm_head
 
-from tasks.posttrain.encode import IGNORED
-from tasks.posttrain.trl_hooks.shared_prompts import log, share_prompts
+from baton.tasks.posttrain.encode import IGNORED
+from baton.tasks.posttrain.trl_hooks.shared_prompts import log, share_prompts
 
 Batch = dict[str, torch.Tensor]
 SIZES: dict[str, Any] = {

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tasks.evaluate.spec import EvaluateSpec
-from tasks.posttrain.methods.dpo.spec import DPOSpec
-from tasks.posttrain.methods.grpo.spec import GRPOSpec
-from tasks.posttrain.spec import LENGTH, SAMPLED, PostTrainSpec
+from baton.tasks.evaluate.spec import EvaluateSpec
+from baton.tasks.posttrain.methods.dpo.spec import DPOSpec
+from baton.tasks.posttrain.methods.grpo.spec import GRPOSpec
+from baton.tasks.posttrain.spec import LENGTH, SAMPLED, PostTrainSpec
 
 
 class Sampling(PostTrainSpec):

@@ -9,10 +9,10 @@ import torch
 import trl.trainer.grpo_trainer
 from torch import Tensor
 
-from tasks.core.job import open_job
-from tasks.posttrain.engine import work
-from tasks.posttrain.methods.grpo import trainer as grpo
-from tasks.posttrain.trl_hooks.step_means import WEIGHTS, StepMeans
+from baton.tasks.core.job import open_job
+from baton.tasks.posttrain.engine import work
+from baton.tasks.posttrain.methods.grpo import trainer as grpo
+from baton.tasks.posttrain.trl_hooks.step_means import WEIGHTS, StepMeans
 from tests.posttrain.recorded import generate_recorded
 from tests.posttrain.tiny import metrics, reward, tiny_model, tiny_rows, write_job
 

@@ -7,12 +7,12 @@ import pytest
 from tokenizers import pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from tasks.core.job import StageError
-from tasks.data.spec import SPECIAL_TOKENS
-from tasks.data.tokenizer import CHAT_TEMPLATE, CONFIG, untrained
-from tasks.posttrain.chat import chat_of, end_of_turn, has_generation, training_template
-from tasks.posttrain.encode import IGNORED, Loss, RowEncoder
-from tasks.posttrain.trl_hooks.templates import trl_templates
+from baton.tasks.core.job import StageError
+from baton.tasks.data.spec import SPECIAL_TOKENS
+from baton.tasks.data.tokenizer import CHAT_TEMPLATE, CONFIG, untrained
+from baton.tasks.posttrain.chat import chat_of, end_of_turn, has_generation, training_template
+from baton.tasks.posttrain.encode import IGNORED, Loss, RowEncoder
+from baton.tasks.posttrain.trl_hooks.templates import trl_templates
 
 USER = {"role": "user", "content": "What is 2 + 2?"}
 ASSISTANT = {"role": "assistant", "content": "It is 4."}

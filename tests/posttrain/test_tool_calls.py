@@ -11,10 +11,10 @@ import trl
 from transformers import AutoTokenizer
 from trl.chat_template_utils import get_training_chat_template, is_chat_template_prefix_preserving
 
-from tasks.core.job import StageError
-from tasks.environments.environments import ToolResult
-from tasks.posttrain.encode import RowEncoder
-from tasks.posttrain.tool_calls import ToolCalls, calls_of, tool_messages
+from baton.tasks.core.job import StageError
+from baton.tasks.environments.environments import ToolResult
+from baton.tasks.posttrain.encode import RowEncoder
+from baton.tasks.posttrain.tool_calls import ToolCalls, calls_of, tool_messages
 from tests.posttrain.tiny import tiny_model
 
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"

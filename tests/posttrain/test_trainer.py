@@ -9,11 +9,11 @@ import torch
 from datasets import Dataset
 from transformers import Trainer, TrainingArguments
 
-from tasks.core.job import Job, StageError
-from tasks.posttrain.layout import TuningLayout
-from tasks.posttrain.methods.sft import SFTSpec
-from tasks.posttrain.spec import PostTrainSpec
-from tasks.posttrain.trainer import Setup, checkpoints, prepare
+from baton.tasks.core.job import Job, StageError
+from baton.tasks.posttrain.layout import TuningLayout
+from baton.tasks.posttrain.methods.sft import SFTSpec
+from baton.tasks.posttrain.spec import PostTrainSpec
+from baton.tasks.posttrain.trainer import Setup, checkpoints, prepare
 
 
 class Rows(torch.nn.Module):
@@ -56,7 +56,7 @@ def test_a_resumed_run_sees_the_same_rows_in_its_second_epoch(tmp_path: Path) ->
 
 
 def test_without_the_hook_it_would_see_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.posttrain.trainer.order_by_epoch", lambda trainer: None)
+    monkeypatch.setattr("baton.tasks.posttrain.trainer.order_by_epoch", lambda trainer: None)
     whole, broken = (Job(tmp_path / name, "sft", "hf_model", {}, {}) for name in ("whole", "broken"))
     assert seen_rows(broken, breaks_at=7) + seen_rows(broken) != seen_rows(whole)
 

@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 from trl import DPOConfig, DPOTrainer, GRPOTrainer, KTOConfig, KTOTrainer, SFTConfig, SFTTrainer
 from trl.generation.vllm_generation import VLLMGeneration
 
-from tasks.posttrain.trl_hooks import VERSIONS
+from baton.tasks.posttrain.trl_hooks import VERSIONS
 from tests.posttrain.tiny import tiny_model
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tasks.environments.environments import Environments
-from tasks.environments.spec import ToolUse
-from tasks.posttrain.encode import RowEncoder
-from tasks.posttrain.spec import LengthLimits
-from tasks.posttrain.tool_calls import ToolCalls
-from tasks.posttrain.turns import Conversation, converse, counts, totals
+from baton.tasks.environments.environments import Environments
+from baton.tasks.environments.spec import ToolUse
+from baton.tasks.posttrain.encode import RowEncoder
+from baton.tasks.posttrain.spec import LengthLimits
+from baton.tasks.posttrain.tool_calls import ToolCalls
+from baton.tasks.posttrain.turns import Conversation, converse, counts, totals
 from tests.posttrain.tiny import tiny_model
 
 SHOP = Path(__file__).parents[1] / "environments" / "shop.py"

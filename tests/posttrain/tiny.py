@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.core.checkpoints import CheckpointFolder
-from tasks.core.manifest import read_manifest, write_manifest
-from tasks.posttrain.rows import KIND_FACT
-from tasks.rewards.spec import RewardSpec
-from tasks.rows.stored import OPTIONAL
+from baton.tasks.core.checkpoints import CheckpointFolder
+from baton.tasks.core.manifest import read_manifest, write_manifest
+from baton.tasks.posttrain.rows import KIND_FACT
+from baton.tasks.rewards.spec import RewardSpec
+from baton.tasks.rows.stored import OPTIONAL
 from tests import forked
 
 forked.load("torch.distributed.checkpoint", "datasets", "trl.trainer.sft_trainer", "trl.trainer.grpo_trainer")
@@ -144,7 +144,7 @@ def _texts() -> list[str]:
 
 
 def write_job(directory: Path, stage: str, spec: dict[str, Any], **inputs: Path) -> Path:
-    """Write a job directory as infra.process.launch does."""
+    """Write a job directory as baton.infra.process.launch does."""
     directory.mkdir(parents=True)
     request = {
         "stage": stage,

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.megatron import BACKEND
-from tasks.pretrain.process import model_parallel
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.megatron import BACKEND
+from baton.tasks.pretrain.process import model_parallel
 
 # isort: split
 from megatron.core import parallel_state

@@ -18,12 +18,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tasks.hardware.memory import Memory
-from tasks.pretrain.batches import Batch
-from tasks.pretrain.megatron import CUDA, DEVICE
-from tasks.pretrain.process import model_parallel
-from tasks.pretrain.spec import PretrainSpec
-from tasks.pretrain.train_step import Training
+from baton.tasks.hardware.memory import Memory
+from baton.tasks.pretrain.batches import Batch
+from baton.tasks.pretrain.megatron import CUDA, DEVICE
+from baton.tasks.pretrain.process import model_parallel
+from baton.tasks.pretrain.spec import PretrainSpec
+from baton.tasks.pretrain.train_step import Training
 
 
 def footprint(spec: PretrainSpec) -> Memory:

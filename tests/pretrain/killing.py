@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from infra.process.heartbeat import rank_file, read_beats
-from tasks.core.manifest import MANIFEST, read_manifest
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
+from baton.infra.process.heartbeat import rank_file, read_beats
+from baton.tasks.core.manifest import MANIFEST, read_manifest
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
 from tests.pretrain.tiny import metrics, pretrain_job, tiny_spec
 
 LAYOUTS = {
@@ -89,7 +89,7 @@ def kill_again_and_again(
 
 
 def _ended(job: Path) -> bool:
-    """Return whether the job has ended, so that infra.process.launch would not restart it."""
+    """Return whether the job has ended, so that baton.infra.process.launch would not restart it."""
     return (job / "result.json").exists() and (job / "output" / MANIFEST).exists()
 
 
@@ -107,7 +107,7 @@ def outcome(job: Path) -> dict[str, Any]:
 
 
 def again_in(job: Path, layout: Layout) -> None:
-    """Change a job's layout, as infra.process.launch does when a recipe's layout changes."""
+    """Change a job's layout, as baton.infra.process.launch does when a recipe's layout changes."""
     path = job / "spec.json"
     words = json.loads(path.read_text())
     words["spec"]["layout"] = layout.model_dump(mode="json")

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from tasks.pretrain.batches import build_datasets, micro_batches
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.process import model_parallel
+from baton.tasks.pretrain.batches import build_datasets, micro_batches
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.process import model_parallel
 from tests.pretrain.tiny import VOCABULARY, tiny_spec
 
 # layouts of four processes

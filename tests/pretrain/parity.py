@@ -17,11 +17,11 @@ from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
-from tasks.pretrain.batches import build_datasets, micro_batches
-from tasks.pretrain.initialization import shards
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.process import model_parallel
-from tasks.pretrain.train_step import Training
+from baton.tasks.pretrain.batches import build_datasets, micro_batches
+from baton.tasks.pretrain.initialization import shards
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.process import model_parallel
+from baton.tasks.pretrain.train_step import Training
 from tests.pretrain.parity_layouts import STEPS, VOCABULARY, spec
 from tests.pretrain.tiny import END
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.models.model_spec import ExpertsSpec, ModelSpec
-from tasks.pretrain.layout import Layout, layouts
-from tasks.pretrain.optimizer_spec import OptimizerSpec
-from tasks.pretrain.spec import PretrainSpec
+from baton.tasks.models.model_spec import ExpertsSpec, ModelSpec
+from baton.tasks.pretrain.layout import Layout, layouts
+from baton.tasks.pretrain.optimizer_spec import OptimizerSpec
+from baton.tasks.pretrain.spec import PretrainSpec
 
 STEPS = 20
 VOCABULARY = 256

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.layout import Layout
 from tests.pretrain.parity_layouts import STEPS, SUBJECTS, legal_layouts
 
 PAGE = Path(__file__).parents[2] / "docs/testing.md"

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tasks.core.job import main
+from baton.tasks.core.job import main
 from tests import forked
 
-forked.load("tasks.pretrain.train", "tasks.pretrain.trainer")
+forked.load("baton.tasks.pretrain.train", "baton.tasks.pretrain.trainer")
 TIMEOUT_S = 300.0
 GRACE_S = 20.0  # the time for the other ranks to end after a failure
 
@@ -92,9 +92,9 @@ def engine(job: Path) -> Ranks:
 
 
 def _train(job: Path) -> None:
-    from tasks.pretrain.train import work
+    from baton.tasks.pretrain.train import work
 
-    sys.argv = ["tasks.pretrain.train", str(job)]
+    sys.argv = ["baton.tasks.pretrain.train", str(job)]
     main(work)
 
 

@@ -1,6 +1,6 @@
 """The shapes of public models, from their config.json."""
 
-from tasks.models.model_spec import ExpertsSpec, ModelSpec
+from baton.tasks.models.model_spec import ExpertsSpec, ModelSpec
 
 LLAMA_3_8B = ModelSpec(
     family="llama",

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.core.job import StageError, json_lines, open_job
-from tasks.core.manifest import read_manifest
-from tasks.pretrain.anomaly import FEWEST_LOSSES, Anomaly, AnomalyLog, Watch, identity
-from tasks.pretrain.batches import build_datasets
-from tasks.pretrain.optimizer_spec import OptimizerSpec
-from tasks.pretrain.spec import AnomalySpec, CheckpointPolicy, PretrainSpec
-from tasks.pretrain.trainer import Trainer
+from baton.tasks.core.job import StageError, json_lines, open_job
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.pretrain.anomaly import FEWEST_LOSSES, Anomaly, AnomalyLog, Watch, identity
+from baton.tasks.pretrain.batches import build_datasets
+from baton.tasks.pretrain.optimizer_spec import OptimizerSpec
+from baton.tasks.pretrain.spec import AnomalySpec, CheckpointPolicy, PretrainSpec
+from baton.tasks.pretrain.trainer import Trainer
 from tests.pretrain.alone import alone
 from tests.pretrain.ranks import engine
 from tests.pretrain.tiny import (

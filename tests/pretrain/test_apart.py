@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.job import json_lines
-from tasks.core.manifest import verify
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
+from baton.tasks.core.job import json_lines
+from baton.tasks.core.manifest import verify
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
 from tests.pretrain.ranks import Ranks, engine
 from tests.pretrain.test_anomaly import BAD, poisoned, spiky
 from tests.pretrain.tiny import make_shards, metrics, pretrain_job, tiny_spec
@@ -36,13 +36,13 @@ def ranks(jobs: list[Path], stop_after: int = 0) -> Ranks:
 
 def _train(jobs: list[Path], stop_after: int) -> None:
     os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    from tasks.core.job import main
-    from tasks.pretrain.train import work
-    from tasks.pretrain.trainer import Trainer
+    from baton.tasks.core.job import main
+    from baton.tasks.pretrain.train import work
+    from baton.tasks.pretrain.trainer import Trainer
 
     if stop_after:  # acts like SIGTERM
         Trainer._any_rank_stopping = lambda self: self.state.step == stop_after  # type: ignore[method-assign]
-    sys.argv = ["tasks.pretrain.train", str(jobs[int(os.environ["RANK"])])]
+    sys.argv = ["baton.tasks.pretrain.train", str(jobs[int(os.environ["RANK"])])]
     main(work)
 
 

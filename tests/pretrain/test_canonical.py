@@ -9,7 +9,7 @@ import torch
 from torch.distributed.checkpoint.metadata import TensorProperties
 from torch.distributed.checkpoint.planner import WriteItemType
 
-from tasks.pretrain.canonical import MetadataPickler
+from baton.tasks.pretrain.canonical import MetadataPickler
 
 
 def pickled(value: Any) -> bytes:

@@ -12,15 +12,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.core.job import StageError
-from tasks.core.manifest import ArtifactError, read_manifest, verify
-from tasks.pretrain.background import ThreadStrategy
-from tasks.pretrain.batches import build_datasets, micro_batches
-from tasks.pretrain.checkpoint import Checkpoints, TrainingState, superfluous
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.optimizer_state import boxes, regular, shares, updates
-from tasks.pretrain.spec import CheckpointPolicy
-from tasks.pretrain.train_step import Training
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import ArtifactError, read_manifest, verify
+from baton.tasks.pretrain.background import ThreadStrategy
+from baton.tasks.pretrain.batches import build_datasets, micro_batches
+from baton.tasks.pretrain.checkpoint import Checkpoints, TrainingState, superfluous
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.optimizer_state import boxes, regular, shares, updates
+from baton.tasks.pretrain.spec import CheckpointPolicy
+from baton.tasks.pretrain.train_step import Training
 from tests.pretrain.alone import alone
 from tests.pretrain.tiny import VOCABULARY, make_shards, tiny_spec
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.core.manifest import read_manifest, verify
-from tasks.pretrain.optimizer_spec import OptimizerSpec
-from tasks.pretrain.spec import PretrainSpec
+from baton.tasks.core.manifest import read_manifest, verify
+from baton.tasks.pretrain.optimizer_spec import OptimizerSpec
+from baton.tasks.pretrain.spec import PretrainSpec
 from tests.pretrain.killing import LAYOUTS, Kills, kill_again_and_again, killable, outcome, undisturbed
 from tests.pretrain.ranks import engine
 from tests.pretrain.tiny import MODEL, make_shards, metrics, pretrain_job, tiny_spec, write_shards

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-# isort: split  (tasks.pretrain.megatron before megatron.core)
-import tasks.pretrain.megatron  # noqa: F401
-from tasks.pretrain.attention import fused
-from tasks.pretrain.cpu_attention import ROWS, attend
-from tasks.pretrain.cpu_ops import rms_norm, rotate, swiglu
+# isort: split  (baton.tasks.pretrain.megatron before megatron.core)
+import baton.tasks.pretrain.megatron  # noqa: F401
+from baton.tasks.pretrain.attention import fused
+from baton.tasks.pretrain.cpu_attention import ROWS, attend
+from baton.tasks.pretrain.cpu_ops import rms_norm, rotate, swiglu
 
 # isort: split
 from megatron.core.models.common.embeddings.rope_utils import _apply_rotary_pos_emb_bshd as megatrons_rotation

@@ -15,13 +15,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.core.job import StageError, open_job
-from tasks.core.manifest import MANIFEST, read_manifest
-from tasks.pretrain.batches import Batch, Samples, build_datasets, document_numbers, index_cache, micro_batches
-from tasks.pretrain.prefetch import Prefetch
-from tasks.pretrain.spec import BatchWarmup, PretrainSpec
-from tasks.pretrain.train_step import Training
-from tasks.pretrain.trainer import Trainer
+from baton.tasks.core.job import StageError, open_job
+from baton.tasks.core.manifest import MANIFEST, read_manifest
+from baton.tasks.pretrain.batches import Batch, Samples, build_datasets, document_numbers, index_cache, micro_batches
+from baton.tasks.pretrain.prefetch import Prefetch
+from baton.tasks.pretrain.spec import BatchWarmup, PretrainSpec
+from baton.tasks.pretrain.train_step import Training
+from baton.tasks.pretrain.trainer import Trainer
 from tests.pretrain.alone import alone
 from tests.pretrain.order import BATCH, LAYOUTS, STEPS
 from tests.pretrain.tiny import END, VOCABULARY, make_shards, metrics, pretrain_job, tiny_spec, write_shards

@@ -10,7 +10,7 @@ from tests.pretrain.parity_layouts import SUBJECTS, VOCABULARY
 
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_norms_start_at_one_biases_at_zero_and_the_rest_with_its_deviation(subject: str) -> None:
-    from tasks.pretrain.model import build_model, transformer_config
+    from baton.tasks.pretrain.model import build_model, transformer_config
 
     spec = SUBJECTS[subject].model
     with alone():

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 class Torchrun:
-    """The engine as infra.process.launch starts it."""
+    """The engine as baton.infra.process.launch starts it."""
 
     def __init__(self, job: Path) -> None:
         self.job, self.process = job, start(job)

@@ -8,9 +8,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.models.model_spec import ExpertsSpec, ModelSpec
-from tasks.pretrain.layout import Layout, layouts, nearest
-from tasks.pretrain.spec import BatchWarmup, PretrainSpec
+from baton.tasks.models.model_spec import ExpertsSpec, ModelSpec
+from baton.tasks.pretrain.layout import Layout, layouts, nearest
+from baton.tasks.pretrain.spec import BatchWarmup, PretrainSpec
 
 DENSE = ModelSpec(layers=8, heads=8, kv_heads=4, vocab_size=512)
 MIXTURE = ModelSpec(

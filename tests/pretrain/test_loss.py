@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.multiprocessing.spawn import start_processes
 
-from tasks.pretrain import loss
-from tasks.pretrain.loss import linear_cross_entropy
-from tasks.pretrain.megatron_hooks import FusedLossGPTModel
-from tasks.pretrain.model import build_model, transformer_config
+from baton.tasks.pretrain import loss
+from baton.tasks.pretrain.loss import linear_cross_entropy
+from baton.tasks.pretrain.megatron_hooks import FusedLossGPTModel
+from baton.tasks.pretrain.model import build_model, transformer_config
 from tests.pretrain.alone import alone
 from tests.pretrain.footprint import peak
 from tests.pretrain.tiny import MODEL

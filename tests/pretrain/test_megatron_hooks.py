@@ -13,12 +13,12 @@ from types import ModuleType
 import pytest
 import torch
 
-from tasks.models.model_spec import ExpertsSpec
-from tasks.pretrain import megatron_hooks, megatron_on_cpu
-from tasks.pretrain.batches import build_datasets, micro_batches
-from tasks.pretrain.megatron_hooks import RECENT
-from tasks.pretrain.model import build_model, transformer_config
-from tasks.pretrain.train_step import Training
+from baton.tasks.models.model_spec import ExpertsSpec
+from baton.tasks.pretrain import megatron_hooks, megatron_on_cpu
+from baton.tasks.pretrain.batches import build_datasets, micro_batches
+from baton.tasks.pretrain.megatron_hooks import RECENT
+from baton.tasks.pretrain.model import build_model, transformer_config
+from baton.tasks.pretrain.train_step import Training
 from tests.pretrain.alone import alone
 from tests.pretrain.footprint import peak
 from tests.pretrain.tiny import MODEL, VOCABULARY, make_shards, tiny_spec

@@ -12,11 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.hardware.memory import CPU, GPU, Memory
-from tasks.models.model_spec import ExpertsSpec, ModelSpec
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.memory import estimate
-from tasks.pretrain.spec import PretrainSpec
+from baton.tasks.hardware.memory import CPU, GPU, Memory
+from baton.tasks.models.model_spec import ExpertsSpec, ModelSpec
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.memory import estimate
+from baton.tasks.pretrain.spec import PretrainSpec
 from tests.pretrain.alone import alone
 from tests.pretrain.footprint import footprint
 from tests.pretrain.shapes import LLAMA_3_8B, QWEN3_30B_A3B

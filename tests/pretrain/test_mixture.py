@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.job import StageError
-from tasks.core.manifest import read_manifest, write_manifest
-from tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
-from tasks.pretrain.batches import build_datasets
-from tasks.pretrain.mixture import SourceShare, parts_of
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import read_manifest, write_manifest
+from baton.tasks.pretrain import megatron  # noqa: F401 - makes megatron.core fit this machine, so it comes first
+from baton.tasks.pretrain.batches import build_datasets
+from baton.tasks.pretrain.mixture import SourceShare, parts_of
 from tests.pretrain.alone import alone
 from tests.pretrain.test_data import of_one_token, rows
 from tests.pretrain.tiny import VOCABULARY, tiny_spec

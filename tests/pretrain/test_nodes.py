@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from infra.process.heartbeat import read_beats
-from tasks.core.manifest import verify
-from tasks.core.stored import fetch, send
-from tasks.data.artifact import TokenizedCorpus
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
+from baton.infra.process.heartbeat import read_beats
+from baton.tasks.core.manifest import verify
+from baton.tasks.core.stored import fetch, send
+from baton.tasks.data.artifact import TokenizedCorpus
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
 from tests.pretrain.ranks import engine
 from tests.pretrain.tiny import make_shards, metrics, pretrain_job, tiny_spec
 from tests.s3 import S3

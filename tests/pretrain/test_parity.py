@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.layout import Layout
 from tests.pretrain import ranks
 from tests.pretrain.parity_layouts import SUBJECTS, legal_layouts
 from tests.pretrain.parity_table import compare, record, result

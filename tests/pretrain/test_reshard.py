@@ -15,12 +15,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tasks.pretrain.batches import build_datasets, micro_batches
-from tasks.pretrain.checkpoint import Checkpoints, TrainingState, load_chunks
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.process import distributed
-from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
-from tasks.pretrain.train_step import Training
+from baton.tasks.pretrain.batches import build_datasets, micro_batches
+from baton.tasks.pretrain.checkpoint import Checkpoints, TrainingState, load_chunks
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.process import distributed
+from baton.tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
+from baton.tasks.pretrain.train_step import Training
 from tests.pretrain import parity_layouts
 from tests.pretrain.alone import alone
 from tests.pretrain.ranks import Ranks

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.manifest import MANIFEST, verify
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.spec import CheckpointPolicy
+from baton.tasks.core.manifest import MANIFEST, verify
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.spec import CheckpointPolicy
 from tests.pretrain.killing import LAYOUTS, Kills, again_in, kill_again_and_again, killable, outcome, undisturbed
 from tests.pretrain.ranks import Ranks, engine, load_libraries
 from tests.pretrain.tiny import make_shards, metrics, pretrain_job, tiny_spec

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.models.model_spec import ExpertsSpec, ModelSpec
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.optimizer_spec import OptimizerSpec
-from tasks.pretrain.spec import AnomalySpec, BatchWarmup, CheckpointPolicy, PretrainSpec
+from baton.tasks.models.model_spec import ExpertsSpec, ModelSpec
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.optimizer_spec import OptimizerSpec
+from baton.tasks.pretrain.spec import AnomalySpec, BatchWarmup, CheckpointPolicy, PretrainSpec
 from tests.pretrain.shapes import LLAMA_3_8B, MISTRAL_7B, QWEN3_0_6B, QWEN3_30B_A3B
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.process.heartbeat import read_beats
-from infra.process.launch import Engine, run_engine
-from tasks.core.manifest import read_manifest
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.spec import CheckpointPolicy
+from baton.infra.process.heartbeat import read_beats
+from baton.infra.process.launch import Engine, run_engine
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.spec import CheckpointPolicy
 from tests.infra.test_launch import processes_of
 from tests.pretrain.tiny import make_shards, metrics, pretrain_job, tiny_spec
 
@@ -27,7 +27,7 @@ def train(job: Path, data: Path) -> Path:
     """Train with two data parallel ranks under the launcher, and return the artifact."""
     spec = tiny_spec(steps=STEPS, layout=Layout(processes=2, micro_batch=2), checkpoints=CheckpointPolicy(every=5))
     request = json.loads((pretrain_job(job, data, spec) / "spec.json").read_text())
-    engine = Engine("pretrain", "tasks.pretrain.train", "1")
+    engine = Engine("pretrain", "baton.tasks.pretrain.train", "1")
     return run_engine(engine, job, request, title="pretrain", processes=2, max_restarts=1)
 
 

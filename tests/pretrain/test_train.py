@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tasks.core.manifest import read_manifest, verify
-from tasks.pretrain.layout import Layout
+from baton.tasks.core.manifest import read_manifest, verify
+from baton.tasks.pretrain.layout import Layout
 from tests.pretrain.ranks import engine
 from tests.pretrain.tiny import make_shards, metrics, pretrain_job, tiny_spec, train
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tasks.core.manifest import read_manifest, write_manifest
-from tasks.data.indexed_dataset import write_index
-from tasks.models.model_spec import ModelSpec
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.optimizer_spec import OptimizerSpec
-from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
+from baton.tasks.core.manifest import read_manifest, write_manifest
+from baton.tasks.data.indexed_dataset import write_index
+from baton.tasks.models.model_spec import ModelSpec
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.optimizer_spec import OptimizerSpec
+from baton.tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
 
 VOCABULARY = 260
 END = 0  # the token that ends a document
@@ -70,7 +70,7 @@ def write_shards(
 
 
 def write_job(folder: Path, stage: str, kind: str, spec: dict[str, Any], **inputs: Path) -> Path:
-    """Write a job directory as infra.process.launch does."""
+    """Write a job directory as baton.infra.process.launch does."""
     folder.mkdir(parents=True)
     words = {name: {"path": str(path), "digest": read_manifest(path).digest} for name, path in inputs.items()}
     (folder / "spec.json").write_text(json.dumps({"stage": stage, "kind": kind, "spec": spec, "inputs": words}))
@@ -88,11 +88,11 @@ def pretrain_job(
 
 
 def start(job: Path) -> subprocess.Popen[bytes]:
-    """Start the engine under torchrun, as infra.process.launch does."""
+    """Start the engine under torchrun, as baton.infra.process.launch does."""
     processes = json.loads((job / "spec.json").read_text())["spec"]["layout"]["processes"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     with (job / "log.txt").open("ab") as log:
-        command = [*torchrun, "-m", "tasks.pretrain.train", str(job)]
+        command = [*torchrun, "-m", "baton.tasks.pretrain.train", str(job)]
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
 

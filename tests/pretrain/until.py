@@ -5,17 +5,17 @@ STEP=20 torchrun … -m tests.pretrain.until JOB_DIR
 
 import os
 
-from tasks.core.job import Job, main
+from baton.tasks.core.job import Job, main
 
 
 def work(job: Job) -> None:
-    from tasks.pretrain.trainer import Trainer
+    from baton.tasks.pretrain.trainer import Trainer
 
     def ends(self: Trainer) -> bool:
         return self.state.step == int(os.environ["STEP"])
 
     Trainer._any_rank_stopping = ends  # type: ignore[method-assign]
-    from tasks.pretrain import train
+    from baton.tasks.pretrain import train
 
     train.work(job)
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from mlflow import MlflowClient
 
-from tasks.core.job import main, open_job
-from tasks.core.manifest import MANIFEST
-from tasks.promote.promote import work
-from tasks.publish import champion
+from baton.tasks.core.job import main, open_job
+from baton.tasks.core.manifest import MANIFEST
+from baton.tasks.promote.promote import work
+from baton.tasks.publish import champion
 
 CHANGES = (
     "set_registered_model_alias", "set_registered_model_tag", "delete_registered_model_tag", "set_model_version_tag",

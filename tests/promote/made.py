@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.artifacts import Artifact
-from tasks.core.job import Job, open_job
-from tasks.core.manifest import read_manifest, write_manifest
-from tasks.data.artifact import Corpus
-from tasks.evaluate.artifact import EvalReport
-from tasks.models.artifact import HFModel
-from tasks.pretrain.artifact import MegatronCheckpoint
-from tasks.promote.artifact import Decision, Promotion
-from tasks.promote.decide import work as decide
-from tasks.promote.promote import work as promote
-from tasks.publish.artifact import PublishedModel
-from tasks.publish.publish import work as publish
+from baton.tasks.artifacts import Artifact
+from baton.tasks.core.job import Job, open_job
+from baton.tasks.core.manifest import read_manifest, write_manifest
+from baton.tasks.data.artifact import Corpus
+from baton.tasks.evaluate.artifact import EvalReport
+from baton.tasks.models.artifact import HFModel
+from baton.tasks.pretrain.artifact import MegatronCheckpoint
+from baton.tasks.promote.artifact import Decision, Promotion
+from baton.tasks.promote.decide import work as decide
+from baton.tasks.promote.promote import work as promote
+from baton.tasks.publish.artifact import PublishedModel
+from baton.tasks.publish.publish import work as publish
 
 NAME = "baton-test"
 OLD, NEW = "corpus", "more.0"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.chance import items_needed
-from tasks.promote.bootstrap import Floats, fewer, more
+from baton.infra.chance import items_needed
+from baton.tasks.promote.bootstrap import Floats, fewer, more
 
 Z = {0.95: 1.6448536, 0.9: 1.2815516}  # quantiles of the normal distribution
 FIGURES = st.lists(st.tuples(st.floats(0.1, 1e4), st.floats(0.1, 1e4)), min_size=8, max_size=60)
@@ -105,7 +105,7 @@ def test_a_model_is_neither_better_nor_worse_than_itself(figures: list[tuple[flo
 def test_many_items_are_drawn_in_parts_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     candidate, champion = np.random.default_rng(1).random((2, 500))
     whole = more(candidate, champion, 0.95, 300, 0)
-    monkeypatch.setattr("tasks.promote.bootstrap.DRAWS_AT_ONCE", 1_000)
+    monkeypatch.setattr("baton.tasks.promote.bootstrap.DRAWS_AT_ONCE", 1_000)
     assert more(candidate, champion, 0.95, 300, 0) == whole
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tasks.core.job import StageError
-from tasks.core.manifest import read_manifest, write_manifest
-from tasks.promote.spec import PromotionSpec
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import read_manifest, write_manifest
+from baton.tasks.promote.spec import PromotionSpec
 from tests.promote.made import NEW, OLD, decided, metric, model, read, report
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from infra.flyte.executions import LOST_S
-from infra.tracking.store import tracking_uri
-from tasks.promote.lease import LEASE_S, LEASE_TAG, RETRY_S, acquire, release
+from baton.infra.flyte.executions import LOST_S
+from baton.infra.tracking.store import tracking_uri
+from baton.tasks.promote.lease import LEASE_S, LEASE_TAG, RETRY_S, acquire, release
+from baton.workflows.continuous_training.lock import exclusive
 from tests.tracking.conftest import Server, free_port
-from workflows.continuous_training.lock import exclusive
 
 HOLD = (
-    "import sys; from workflows.continuous_training.lock import exclusive\n"
+    "import sys; from baton.workflows.continuous_training.lock import exclusive\n"
     "with exclusive('m', 'wait'): print('in', flush=True); sys.stdin.read()"
 )
 

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from tasks.core.manifest import read_manifest
-from tasks.pages.deck import stage_page
-from tasks.pages.source import open_source
-from tasks.promote.artifact import Promotion
-from tasks.report.report import summary
-from tasks.report.spec import ReportSpec
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.pages.deck import stage_page
+from baton.tasks.pages.source import open_source
+from baton.tasks.promote.artifact import Promotion
+from baton.tasks.report.report import summary
+from baton.tasks.report.spec import ReportSpec
 from tests.pages.reading import Reading
 from tests.promote.made import NEW, OLD, decided, model, report, seal
 

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from infra.lineage.database import open_database
-from infra.lineage.graph import Graph
-from infra.lineage.registry import registered
-from infra.tracking.set_aside import OUTCOME_TAG, PARENT_TAG
-from infra.tracking.store import tracking_uri
-from tasks.core.job import StageError
-from tasks.core.manifest import read_manifest
-from tasks.data.artifact import Corpus
-from tasks.models.artifact import HFModel
-from tasks.promote.artifact import Promotion
-from tasks.promote.ledger import LedgerError, NoChampion, champion, generations, load
-from tasks.publish.aliases import CHAMPION, PREVIOUS, version_at, versions
-from tasks.publish.champion import ChampionChanged, make_champion, promote, roll_back
+from baton.infra.lineage.database import open_database
+from baton.infra.lineage.graph import Graph
+from baton.infra.lineage.registry import registered
+from baton.infra.tracking.set_aside import OUTCOME_TAG, PARENT_TAG
+from baton.infra.tracking.store import tracking_uri
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.data.artifact import Corpus
+from baton.tasks.models.artifact import HFModel
+from baton.tasks.promote.artifact import Promotion
+from baton.tasks.promote.ledger import LedgerError, NoChampion, champion, generations, load
+from baton.tasks.publish.aliases import CHAMPION, PREVIOUS, version_at, versions
+from baton.tasks.publish.champion import ChampionChanged, make_champion, promote, roll_back
 from tests.promote.made import (
     NAME,
     NEW,
@@ -200,7 +200,9 @@ def test_a_champion_whose_alias_was_deleted_is_missed_and_restored(home: Path, t
     day(tmp_path, "two", "one", old=1.9, new=1.9)
     day(tmp_path, "three", "two")
     MlflowClient(tracking_uri()).delete_registered_model_alias(NAME, CHAMPION)
-    with pytest.raises(NoChampion, match=r"although versions 1, 2 were promoted.*workflows.rollback baton-test --to 2"):
+    with pytest.raises(
+        NoChampion, match=r"although versions 1, 2 were promoted.*baton.workflows.rollback baton-test --to 2"
+    ):
         champion(NAME)
     roll_back(NAME, 2)
     assert standing() == [2, 1]
@@ -352,7 +354,7 @@ def test_parts_in_a_bucket_are_not_downloaded(home: Path, tmp_path: Path) -> Non
     bucket = f"file://{corpus(tmp_path / 'bucket' / 'corpus')}"
     made = model(tmp_path / "model")
     digest = read_manifest(tmp_path / "bucket" / "corpus").digest
-    from tasks.promote.ledger import GenerationArtifact
+    from baton.tasks.promote.ledger import GenerationArtifact
 
     found = load(GenerationArtifact("corpus", digest, bucket))
     assert isinstance(found, Corpus) and (found.place, found.digest) == (bucket, digest)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tasks.core.manifest import Manifest, write_manifest
+from baton.tasks.core.manifest import Manifest, write_manifest
 from tests.posttrain.tiny import tiny_model
 from tests.promote.made import metric
 from tests.tracking.conftest import empty_store, home, server, sleeping_server  # noqa: F401 - fixtures
@@ -37,7 +37,7 @@ class Chain:
     manifests: dict[str, Manifest]
 
     def job(self, directory: Path, spec: dict[str, Any], *inputs: str) -> Path:
-        """Write a job directory for the engine, as infra.process.launch does."""
+        """Write a job directory for the engine, as baton.infra.process.launch does."""
         directory.mkdir(parents=True)
         told = {
             INPUTS.get(name, name): {"path": str(self.paths[name]), "digest": self.manifests[name].digest}
@@ -78,6 +78,6 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> Chain:
 
 def publish(job: Path) -> subprocess.CompletedProcess[str]:
     """Run the engine as a process."""
-    command = [sys.executable, "-m", "tasks.publish.publish", str(job)]
+    command = [sys.executable, "-m", "baton.tasks.publish.publish", str(job)]
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -2,8 +2,8 @@
 
 import sys
 
-from tasks.core.job import StageError
-from tasks.publish.champion import promote
+from baton.tasks.core.job import StageError
+from baton.tasks.publish.champion import promote
 
 if __name__ == "__main__":
     name, version, expected = sys.argv[1:]

@@ -8,8 +8,8 @@ import json
 import sys
 from pathlib import Path
 
-from tasks.models.adapter_base import open_model
-from tasks.vllm.engine import open_engine, sample
+from baton.tasks.models.adapter_base import open_model
+from baton.tasks.vllm.engine import open_engine, sample
 
 
 def main() -> None:

@@ -12,18 +12,18 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from tasks.convert.base_license import license_of
-from tasks.core.job import Job, open_job
-from tasks.core.manifest import read_manifest, write_manifest
-from tasks.models.adapter_base import ADAPTER, model_of
-from tasks.models.model_files import copy_small_files
-from tasks.posttrain.adapter_files import write_adapter
-from tasks.posttrain.adapter_spec import LoRASpec
-from tasks.publish.card import model_card
-from tasks.publish.chain import chain, shown_spec
-from tasks.publish.copy import copy_model
-from tasks.publish.spec import PublishSpec
-from tasks.serve.server import open_served
+from baton.tasks.convert.base_license import license_of
+from baton.tasks.core.job import Job, open_job
+from baton.tasks.core.manifest import read_manifest, write_manifest
+from baton.tasks.models.adapter_base import ADAPTER, model_of
+from baton.tasks.models.model_files import copy_small_files
+from baton.tasks.posttrain.adapter_files import write_adapter
+from baton.tasks.posttrain.adapter_spec import LoRASpec
+from baton.tasks.publish.card import model_card
+from baton.tasks.publish.chain import chain, shown_spec
+from baton.tasks.publish.copy import copy_model
+from baton.tasks.publish.spec import PublishSpec
+from baton.tasks.serve.server import open_served
 from tests.posttrain.tiny import reward, tiny_model
 from tests.publish.conftest import Chain
 

@@ -17,15 +17,15 @@ import pytest
 from click.testing import CliRunner
 from mlflow import MlflowClient
 
-from infra.paths import baton_home
-from infra.process.process_id import this_process
-from infra.tracking.set_aside import OUTCOME_TAG
-from infra.tracking.store import tracking_uri
-from tasks.core.job import StageError
-from tasks.core.manifest import ArtifactError, verify, write_manifest
-from tasks.promote.ledger import ROLLED_BACK, generations
-from tasks.publish import champion
-from tasks.publish.aliases import (
+from baton.infra.paths import baton_home
+from baton.infra.process.process_id import this_process
+from baton.infra.tracking.set_aside import OUTCOME_TAG
+from baton.infra.tracking.store import tracking_uri
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import ArtifactError, verify, write_manifest
+from baton.tasks.promote.ledger import ROLLED_BACK, generations
+from baton.tasks.publish import champion
+from baton.tasks.publish.aliases import (
     CHAMPION,
     PREVIOUS,
     Version,
@@ -34,7 +34,7 @@ from tasks.publish.aliases import (
     version_at,
     versions,
 )
-from tasks.publish.champion import (
+from baton.tasks.publish.champion import (
     CLAIM,
     ChampionChanged,
     ChampionClaimed,
@@ -43,10 +43,10 @@ from tasks.publish.champion import (
     promote,
     roll_back,
 )
-from tasks.publish.registry import Publication, register
-from tasks.serve import fetched as fetched_files
-from tasks.serve.fetched import fetch, remove_fetched
-from workflows.rollback import main as rollback
+from baton.tasks.publish.registry import Publication, register
+from baton.tasks.serve import fetched as fetched_files
+from baton.tasks.serve.fetched import fetch, remove_fetched
+from baton.workflows.rollback import main as rollback
 
 NAME = "baton-test"
 
@@ -151,7 +151,7 @@ def test_two_who_move_without_pause_never_cross(three: None) -> None:
     """Each move is made by one mover alone, so as many terms of one version end as terms of the other begin."""
     promote(NAME, 1, None)
     promote(NAME, 2, 1)
-    program = f"from tasks.publish.champion import roll_back\nfor _ in range(6): roll_back({NAME!r})"
+    program = f"from baton.tasks.publish.champion import roll_back\nfor _ in range(6): roll_back({NAME!r})"
     movers = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
     assert [mover.wait() for mover in movers] == [0, 0]
     assert sorted(each or 0 for each in standing()) == [1, 2]
@@ -379,7 +379,7 @@ def test_fetched_models_are_removed_but_those_that_are_needed(home: Path, monkey
 
 def test_a_fetched_model_that_another_process_uses_is_not_removed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (one,) = fetched(1, monkeypatch)
-    program = f"from tasks.serve.fetched import remove_fetched; print(remove_fetched({NAME!r}, but=set()))"
+    program = f"from baton.tasks.serve.fetched import remove_fetched; print(remove_fetched({NAME!r}, but=set()))"
     command = [sys.executable, "-c", program]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
     assert verify(fetch(one)).digest == one.content

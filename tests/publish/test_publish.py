@@ -11,20 +11,20 @@ import yaml
 from huggingface_hub import ModelCard
 from mlflow import MlflowClient
 
-from infra.tracking.store import tracking_uri
-from tasks.core.job import Job, StageError, open_job
-from tasks.core.manifest import ArtifactError, read_manifest, verify, write_manifest
-from tasks.evaluate.artifact import EvalReport
-from tasks.models.adapter_base import ModelFolders
-from tasks.promote.ledger import champion, load
-from tasks.publish.aliases import version_at
-from tasks.publish.artifact import PublishedModel
-from tasks.publish.card import model_card
-from tasks.publish.chain import chain, reports
-from tasks.publish.publish import work
-from tasks.publish.registry import Publication, register
-from tasks.publish.spec import PublishSpec
-from tasks.serve.fetched import fetch
+from baton.infra.tracking.store import tracking_uri
+from baton.tasks.core.job import Job, StageError, open_job
+from baton.tasks.core.manifest import ArtifactError, read_manifest, verify, write_manifest
+from baton.tasks.evaluate.artifact import EvalReport
+from baton.tasks.models.adapter_base import ModelFolders
+from baton.tasks.promote.ledger import champion, load
+from baton.tasks.publish.aliases import version_at
+from baton.tasks.publish.artifact import PublishedModel
+from baton.tasks.publish.card import model_card
+from baton.tasks.publish.chain import chain, reports
+from baton.tasks.publish.publish import work
+from baton.tasks.publish.registry import Publication, register
+from baton.tasks.publish.spec import PublishSpec
+from baton.tasks.serve.fetched import fetch
 from tests.promote import made
 from tests.publish.conftest import METRICS, Chain, publish
 from tests.tracking.conftest import free_port

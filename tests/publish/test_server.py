@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from mlflow.store.artifact.mlflow_artifacts_repo import MlflowArtifactsRepository
 
-from infra.tracking.store import prepare_client
-from tasks.core.job import StageError
-from tasks.core.manifest import ArtifactError, read_manifest, verify
-from tasks.publish.aliases import CHAMPION, version_at, versions
-from tasks.publish.champion import promote
-from tasks.serve.fetched import fetch, remove_fetched
+from baton.infra.tracking.store import prepare_client
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import ArtifactError, read_manifest, verify
+from baton.tasks.publish.aliases import CHAMPION, version_at, versions
+from baton.tasks.publish.champion import promote
+from baton.tasks.serve.fetched import fetch, remove_fetched
 from tests.publish.conftest import Chain
 from tests.publish.test_champion import NAME, make
 from tests.tracking.conftest import Server
@@ -27,7 +27,7 @@ def test_a_server_gets_the_files_once_it_answers(sleeping_server: Server, tmp_pa
     server = sleeping_server
     job = sealed.job(tmp_path / "job", SPEC, "model", "eval_grpo")
     engine = subprocess.Popen(
-        [sys.executable, "-m", "tasks.publish.publish", str(job)], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "baton.tasks.publish.publish", str(job)], stderr=subprocess.PIPE, text=True
     )
     while "waiting" not in ((job / "progress.json").read_text() if (job / "progress.json").exists() else ""):
         assert engine.poll() is None, engine.communicate()[1]

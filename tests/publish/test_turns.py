@@ -14,11 +14,11 @@ import torch
 from peft import AutoPeftModelForCausalLM, PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tasks.core.job import open_job
-from tasks.core.manifest import write_manifest
-from tasks.models.adapter_base import ADAPTER
-from tasks.posttrain.adapter_files import source_of
-from tasks.posttrain.methods import sft
+from baton.tasks.core.job import open_job
+from baton.tasks.core.manifest import write_manifest
+from baton.tasks.models.adapter_base import ADAPTER
+from baton.tasks.posttrain.adapter_files import source_of
+from baton.tasks.posttrain.methods import sft
 from tests.posttrain.test_adapter_files import spec
 from tests.posttrain.tiny import chat, repeated_words, tiny_model, tiny_rows, write_job
 from tests.publish.test_card import published, run_code

@@ -10,12 +10,13 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from tasks.rewards.gold import check_gold
-from tasks.rewards.spec import RewardSpec
-from tasks.user_code.functions import Function
+from baton.tasks.rewards.gold import check_gold
+from baton.tasks.rewards.spec import RewardSpec
+from baton.tasks.user_code.functions import Function
+from baton.workflows.plan.command import main
+from tests.shipped import shipped
 from tests.source import ROOT
 from tests.workflows.test_pretrain_to_rl import pyflyte
-from workflows.plan.__main__ import main
 
 FOLDER = ROOT / "workflows/recipes/arithmetic"
 
@@ -73,9 +74,9 @@ def test_the_recipe_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("vllm")
 def test_grpo_adds_twenty_points_to_sft(tmp_path: Path) -> None:
     """Run the shipped recipe with the first of its three seeds."""
-    recipe = yaml.safe_load((FOLDER / "recipe.yaml").read_text()) | {"seeds": 1}
+    recipe = shipped("arithmetic/recipe.yaml") | {"seeds": 1}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    done = pyflyte(tmp_path, tmp_path / "recipe.yaml", cwd=ROOT)  # the recipe's path to the file is relative to it
+    done = pyflyte(tmp_path, tmp_path / "recipe.yaml")
     assert done.returncode == 0, done.stderr[-5000:] + done.stdout[-3000:]
 
     reports = [json.loads(path.read_text()) for path in (tmp_path / "baton/jobs").glob("evaluate-*/output/report.json")]

@@ -3,8 +3,8 @@
 import pytest
 from click.testing import CliRunner
 
+from baton.workflows.plan.command import main
 from tests.source import ROOT
-from workflows.plan.__main__ import main
 
 
 def test_the_recipe_can_run(monkeypatch: pytest.MonkeyPatch) -> None:

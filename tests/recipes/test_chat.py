@@ -10,7 +10,7 @@ import pytest
 import yaml
 from transformers import AutoTokenizer
 
-from tasks.core.manifest import read_manifest
+from baton.tasks.core.manifest import read_manifest
 from tests.posttrain.tiny import tiny_model
 from tests.serve.followed import service
 from tests.source import ROOT
@@ -123,7 +123,7 @@ def test_each_model_is_evaluated_on_the_rows_that_were_held_out(folder: Path) ->
 
 def test_the_served_model_answers_and_stops(folder: Path) -> None:
     question = ASKING[0].format("the sky")
-    with service(folder / "baton", ("tasks.serve", str(made(folder, "dpo")), "--port", "0")) as found:
+    with service(folder / "baton", ("baton.tasks.serve", str(made(folder, "dpo")), "--port", "0")) as found:
         found.wait(lambda told: bool(told["serving"]), 240)
         client = openai.OpenAI(base_url=f"{found.url}/v1", api_key="none", max_retries=0)
         name = client.models.list().data[0].id

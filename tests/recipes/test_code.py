@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from infra.sandbox.sandbox import unusable
-from tasks.core.manifest import read_manifest, write_manifest
-from tasks.rewards.scorer import Scorer
-from tasks.rewards.spec import RewardSpec
-from tasks.user_code.functions import Function
+from baton.infra.sandbox.sandbox import unusable
+from baton.tasks.core.manifest import read_manifest, write_manifest
+from baton.tasks.rewards.scorer import Scorer
+from baton.tasks.rewards.spec import RewardSpec
+from baton.tasks.user_code.functions import Function
 from tests.posttrain.tiny import metrics, start, tiny_model, tiny_rows, write_job
+from tests.shipped import shipped
 from tests.source import ROOT
 
 if problem := unusable("bubblewrap"):
@@ -24,7 +24,7 @@ LARGE = {"wall_s": 60.0, "cpu_s": 60}  # limits for a machine that is busy with 
 
 
 def recipe(name: str) -> dict[str, Any]:
-    return dict(yaml.safe_load((FOLDER / name).read_text()))
+    return shipped(f"code/{name}")
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_grpo_is_rewarded_by_tests(tmp_path: Path) -> None:
     rows = tiny_rows(tmp_path / "rows", list(doubles()), "prompt_completion")
     job = write_job(tmp_path / "grpo", "grpo", spec, model=tiny_model(tmp_path / "model", turns=True), rows=rows)
 
-    assert start("tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()[-5000:]
+    assert start("baton.tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()[-5000:]
 
     own = {
         line.split()[0]: line.split()[1:3] for line in (job / "log.txt").read_text().splitlines() if "solved" in line
@@ -97,7 +97,7 @@ def test_a_model_is_evaluated_on_humaneval(tmp_path: Path, problems: list[dict[s
         **{"model": tiny_model(tmp_path / "model"), "rows.0": rows},
     )
 
-    assert start("tasks.evaluate.evaluate", job).wait() == 0, (job / "log.txt").read_text()[-5000:]
+    assert start("baton.tasks.evaluate.evaluate", job).wait() == 0, (job / "log.txt").read_text()[-5000:]
 
     report = json.loads((job / "output/report.json").read_text())
     assert report["ceiling"]["humaneval.solved"] == 1

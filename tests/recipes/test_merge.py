@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.core.manifest import read_manifest
+from baton.tasks.core.manifest import read_manifest
 from tests.posttrain.tiny import tiny_model
 from tests.source import ROOT
 from tests.workflows.test_pretrain_to_rl import pyflyte
@@ -24,11 +24,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_model(folder / "my-model")
     for name in ("merge/merge.py", "arithmetic/sums.py"):
         shutil.copy(EXAMPLES / name, folder)
-    recipe = yaml.safe_load((EXAMPLES / "merge/recipe.yaml").read_text())
+    recipe = yaml.safe_load((EXAMPLES / "merge/recipe.yaml").read_text().replace("../arithmetic/", ""))
     for tuning in recipe["post_training"]:
         tuning["sft"] |= {"steps": 4, "batch_size": 8, "layout": {"micro_batch": 8}}
-    text = yaml.safe_dump(recipe).replace("workflows/recipes/merge/", "").replace("workflows/recipes/arithmetic/", "")
-    (folder / "recipe.yaml").write_text(text)
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     done = pyflyte(folder, folder / "recipe.yaml")
     assert done.returncode == 0, done.stderr[-5000:] + done.stdout[-3000:]
     return folder

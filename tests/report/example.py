@@ -11,19 +11,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from infra.tracking.spool import FINISHED, Execution, StageRun, execution_folder, write_execution, write_stage
-from tasks.artifacts import Artifact
-from tasks.convert.artifact import ConversionAudit
-from tasks.core.job import Job
-from tasks.core.manifest import read_manifest, write_manifest
-from tasks.core.seeds import without_seed
-from tasks.data.artifact import Corpus, TokenizedCorpus, Tokenizer
-from tasks.evaluate.artifact import EvalReport
-from tasks.models.artifact import HFModel
-from tasks.pretrain.artifact import MegatronCheckpoint
-from tasks.publish.artifact import PublishedModel
-from tasks.report.report import work
-from tasks.serve.artifact import Endpoint
+from baton.infra.tracking.spool import FINISHED, Execution, StageRun, execution_folder, write_execution, write_stage
+from baton.tasks.artifacts import Artifact
+from baton.tasks.convert.artifact import ConversionAudit
+from baton.tasks.core.job import Job
+from baton.tasks.core.manifest import read_manifest, write_manifest
+from baton.tasks.core.seeds import without_seed
+from baton.tasks.data.artifact import Corpus, TokenizedCorpus, Tokenizer
+from baton.tasks.evaluate.artifact import EvalReport
+from baton.tasks.models.artifact import HFModel
+from baton.tasks.pretrain.artifact import MegatronCheckpoint
+from baton.tasks.publish.artifact import PublishedModel
+from baton.tasks.report.report import work
+from baton.tasks.serve.artifact import Endpoint
 from tests.promote.made import metric
 
 STEPS = 600

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from tasks.core.manifest import Manifest
-from tasks.evaluate.artifact import EvalReport
-from tasks.evaluate.results import Results, read_results
-from tasks.evaluate.scores import score_table
-from tasks.pages.blocks import Mark, Table, Text
-from tasks.pages.source import Source
-from tasks.report.acceptance_gate import Line, compare, verdict
+from baton.tasks.core.manifest import Manifest
+from baton.tasks.evaluate.artifact import EvalReport
+from baton.tasks.evaluate.results import Results, read_results
+from baton.tasks.evaluate.scores import score_table
+from baton.tasks.pages.blocks import Mark, Table, Text
+from baton.tasks.pages.source import Source
+from baton.tasks.report.acceptance_gate import Line, compare, verdict
 from tests.promote.made import metric, seal
 
 

@@ -1,8 +1,8 @@
 from pathlib import Path
 
-from tasks.core.manifest import Manifest
-from tasks.pages.source import Source
-from tasks.report.lineage import lineage
+from baton.tasks.core.manifest import Manifest
+from baton.tasks.pages.source import Source
+from baton.tasks.report.lineage import lineage
 from tests.pages.reading import Reading
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.tracking.spool import FINISHED, StageRun, execution_folder, write_stage
-from tasks.core.manifest import ArtifactError, read_manifest, verify, write_manifest
-from tasks.pages.blocks import Table
-from tasks.report.report import times
+from baton.infra.tracking.spool import FINISHED, StageRun, execution_folder, write_stage
+from baton.tasks.core.manifest import ArtifactError, read_manifest, verify, write_manifest
+from baton.tasks.pages.blocks import Table
+from baton.tasks.report.report import times
 from tests.pages.reading import Reading
 from tests.report.example import RATES, example_execution, example_run, make_report
 
@@ -86,7 +86,7 @@ def test_the_text_fits_a_terminal_and_says_where_to_look(run: dict[str, Path], t
     text = (output / "report.md").read_text()
     assert len(text.splitlines()) <= 66 and max(map(len, text.split("## Where to look next")[0].splitlines())) <= 120
     assert str(output / "report.html") in text and str(run["published"]) in text
-    assert f"python -m infra.lineage --store sqlite:///{tmp_path}/home/mlflow.db" in text
+    assert f"baton ui --store sqlite:///{tmp_path}/home/mlflow.db" in text
     assert "--recipe" in text
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.manifest import read_manifest, write_manifest
-from tasks.data.artifact import Corpus
+from baton.tasks.core.manifest import read_manifest, write_manifest
+from baton.tasks.data.artifact import Corpus
 from tests.report.example import RATES, evaluation, made_of, make_report, model, seal
 
 RIGHT = {"grpo": 0.75, "grpo-seed1": 0.80, "grpo-seed2": 0.85}  # the mean is 80.0 %, the sample standard deviation 5.0

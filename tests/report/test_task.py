@@ -4,15 +4,15 @@ from pathlib import Path
 import pytest
 from flytekit import workflow
 
-from infra.tracking.execution import close_execution
-from tasks.data.artifact import Corpus, TokenizedCorpus, Tokenizer
-from tasks.evaluate.artifact import EvalReport
-from tasks.models.artifact import HFModel
-from tasks.pretrain.artifact import MegatronCheckpoint
-from tasks.publish.artifact import PublishedModel
-from tasks.report.artifact import Report
-from tasks.report.spec import ReportSpec
-from tasks.report.task import report
+from baton.infra.tracking.execution import close_execution
+from baton.tasks.data.artifact import Corpus, TokenizedCorpus, Tokenizer
+from baton.tasks.evaluate.artifact import EvalReport
+from baton.tasks.models.artifact import HFModel
+from baton.tasks.pretrain.artifact import MegatronCheckpoint
+from baton.tasks.publish.artifact import PublishedModel
+from baton.tasks.report.artifact import Report
+from baton.tasks.report.spec import ReportSpec
+from baton.tasks.report.task import report
 from tests.report.example import example_run
 
 LABELS = ("base", "sft", "dpo", "grpo")

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from tasks.core.job import StageError, open_job
-from tasks.core.manifest import write_manifest
-from tasks.pages.deck import stage_page
-from tasks.reward_check.artifact import RewardCheck
-from tasks.reward_check.check import work
-from tasks.reward_check.spec import RewardCheckSpec
-from tasks.reward_check.task import SMALL
+from baton.tasks.core.job import StageError, open_job
+from baton.tasks.core.manifest import write_manifest
+from baton.tasks.pages.deck import stage_page
+from baton.tasks.reward_check.artifact import RewardCheck
+from baton.tasks.reward_check.check import work
+from baton.tasks.reward_check.spec import RewardCheckSpec
+from baton.tasks.reward_check.task import SMALL
 from tests.pretrain.tiny import write_job
 
 SUMS = [{"prompt": f"{n} + {n} =", "answer": str(2 * n)} for n in range(10)]

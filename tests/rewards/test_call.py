@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.rewards.call import Batch, Log, Reward
-from tasks.user_code.load_function import Unusable
+from baton.tasks.rewards.call import Batch, Log, Reward
+from baton.tasks.user_code.load_function import Unusable
 
 TWO = Batch(prompts=["p", "q"], completions=["a", "b"])
 

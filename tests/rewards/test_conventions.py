@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tasks.core.job import StageError
-from tasks.rewards.scorer import Scorer, Scores
-from tasks.rewards.spec import RewardSpec
+from baton.tasks.core.job import StageError
+from baton.tasks.rewards.scorer import Scorer, Scores
+from baton.tasks.rewards.spec import RewardSpec
 
 Scored = Callable[..., Scores]
 

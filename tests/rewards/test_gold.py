@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tasks.core.job import StageError
-from tasks.rewards.gold import GoldLine, check_gold, early, late, own_answer
-from tasks.rewards.spec import RewardSpec
+from baton.tasks.core.job import StageError
+from baton.tasks.rewards.gold import GoldLine, check_gold, early, late, own_answer
+from baton.tasks.rewards.spec import RewardSpec
 
 SUMS = [{"prompt": f"{n} + {n} =", "answer": str(2 * n)} for n in range(10)]
 

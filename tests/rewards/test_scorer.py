@@ -11,9 +11,9 @@ import numpy as np
 import psutil
 import pytest
 
-from tasks.core.job import StageError
-from tasks.rewards.scorer import LARGEST, Scorer, Scores, refuse_reserved, total
-from tasks.rewards.spec import RewardSpec
+from baton.tasks.core.job import StageError
+from baton.tasks.rewards.scorer import LARGEST, Scorer, Scores, refuse_reserved, total
+from baton.tasks.rewards.spec import RewardSpec
 
 Write = Callable[[str, str], Path]
 
@@ -275,7 +275,7 @@ def orphans() -> set[int]:
     return {
         each.pid
         for each in psutil.process_iter(["ppid", "cmdline"])
-        if each.info["ppid"] == 1 and {"tasks.rewards.worker", "600"} & {*(each.info["cmdline"] or ())}
+        if each.info["ppid"] == 1 and {"baton.tasks.rewards.worker", "600"} & {*(each.info["cmdline"] or ())}
     }
 
 
@@ -376,7 +376,7 @@ def test_a_function_that_is_stopped_is_ended_after_its_time_limit(
     write: Write, which: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write("stops.py", f"import os, time\ndef f(completions):\n    os.kill({which}, 19)\n    time.sleep(99)\n")
-    monkeypatch.setattr("tasks.rewards.user_process.GRACE_S", 1.0)
+    monkeypatch.setattr("baton.tasks.rewards.user_process.GRACE_S", 1.0)
     start = time.monotonic()
 
     with pytest.raises(StageError, match=r"reward f did not finish within 0.5 s \(its timeout_s\)"):

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tasks.posttrain.methods.grpo.spec import GRPOSpec
-from tasks.rewards.spec import RewardSpec, rewards_problems
+from baton.tasks.posttrain.methods.grpo.spec import GRPOSpec
+from baton.tasks.rewards.spec import RewardSpec, rewards_problems
 
 
 def spec(words: Any) -> RewardSpec:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tasks.rewards.scorer import Scorer
-from tasks.rewards.spec import RewardSpec
-from tasks.rewards.thinking import THINKING, Thinking, ThinkingCounts, in_words, without_thoughts
+from baton.tasks.rewards.scorer import Scorer
+from baton.tasks.rewards.spec import RewardSpec
+from baton.tasks.rewards.thinking import THINKING, Thinking, ThinkingCounts, in_words, without_thoughts
 
 
 @pytest.mark.parametrize(("begin", "end"), THINKING.items())

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tasks.core.job import Job, open_job
-from tasks.core.manifest import read_manifest
-from tasks.data.documents import Split
-from tasks.rows import decontaminate, rows
-from tasks.rows.stored import read_rows
+from baton.tasks.core.job import Job, open_job
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.data.documents import Split
+from baton.tasks.rows import decontaminate, rows
+from baton.tasks.rows.stored import read_rows
 
 
 def new_job(directory: Path, stage: str, spec: dict[str, Any], **inputs: Path) -> Job:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.core.job import StageError
-from tasks.rows.decontaminate import COMMON, PromptIndex
+from baton.tasks.core.job import StageError
+from baton.tasks.rows.decontaminate import COMMON, PromptIndex
 from tests.rows.by_hand import decontaminated, digest, facts, jsonl, notices, prepared, record, split
 
 LONG = "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May"

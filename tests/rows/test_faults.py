@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tasks.core.job import StageError
+from baton.tasks.core.job import StageError
 from tests.rows.by_hand import both, facts, jsonl, prepared, record
 
 USER = {"role": "user", "content": "What is the capital of France?"}

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.rows.check import COLUMNS, RowError, problems
-from tasks.rows.formats import FORMATS, FormatConverter
-from tasks.rows.spec import FormatName
+from baton.tasks.rows.check import COLUMNS, RowError, problems
+from baton.tasks.rows.formats import FORMATS, FormatConverter
+from baton.tasks.rows.spec import FormatName
 
 QUESTION, ANSWER = "What is 2 + 2?", "It is 4."
 USER = {"role": "user", "content": QUESTION}

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
 
-from tasks.core.job import StageError
+from baton.tasks.core.job import StageError
 from tests.rows.by_hand import both, facts, jsonl, notices, prepared
 
 ROWS: list[dict[str, Any]] = [{"prompt": f"Question {number}", "completion": f"Answer {number}"} for number in range(5)]
@@ -150,7 +150,7 @@ def from_function(job: Path, **spec: Any) -> Path:
 
 def spec_of(code: Path, name: str) -> dict[str, Any]:
     """Return the spec of a function with its embedded source; the folder does not exist when the engine runs."""
-    from tasks.user_code.functions import Function
+    from baton.tasks.user_code.functions import Function
 
     return Function(name=f"{code / 'sums.py'}:{name}").pinned().model_dump(mode="json")
 

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.core.job import StageError
-from tasks.core.manifest import write_manifest
-from tasks.data.documents import SPLITS, Split, SplitWriter, document
-from tasks.rows.rows import peek, work
-from tasks.rows.spec import RowsSpec
-from tasks.rows.stored import reward_columns
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import write_manifest
+from baton.tasks.data.documents import SPLITS, Split, SplitWriter, document
+from baton.tasks.rows.rows import peek, work
+from baton.tasks.rows.spec import RowsSpec
+from baton.tasks.rows.stored import reward_columns
 from tests.rows.by_hand import both, digest, facts, jsonl, new_job, notices, prepared, record, split
 
 ROWS = [{"prompt": f"What is {number} + {number}?", "answer": str(2 * number)} for number in range(200)]
@@ -111,7 +111,7 @@ def test_an_interrupted_attempt_leaves_no_trace(source: Path, tmp_path: Path) ->
     job = new_job(tmp_path / "again", "rows", {"path": str(source)})
     leftover.parent.mkdir()
     leftover.write_text("{}")
-    subprocess.run([sys.executable, "-m", "tasks.rows.rows", str(job.directory)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "baton.tasks.rows.rows", str(job.directory)], check=True, timeout=60)
     assert digest(job.output) == whole
 
 
@@ -169,7 +169,7 @@ def test_a_large_set_takes_little_memory(tmp_path: Path) -> None:
     job = new_job(tmp_path / "job", "rows", {"path": str(source), "held_out": 0.01})
     program = (
         "import resource, sys; from pathlib import Path;"
-        "from tasks.core.job import open_job; from tasks.rows.rows import work;"
+        "from baton.tasks.core.job import open_job; from baton.tasks.rows.rows import work;"
         "start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; work(open_job(Path(sys.argv[1])));"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start)"
     )

@@ -10,8 +10,8 @@ import pytest
 from datasets import Dataset, DatasetDict
 from pydantic import ValidationError
 
-from infra.errors import UserError
-from tasks.rows.spec import RowsSpec
+from baton.infra.errors import UserError
+from baton.tasks.rows.spec import RowsSpec
 from tests.rows.by_hand import jsonl
 from tests.source import ROOT
 
@@ -61,7 +61,9 @@ def test_a_function_that_is_not_there_is_missing(tmp_path: Path) -> None:
 
 
 def test_a_spec_and_a_look_at_rows_load_no_heavy_library() -> None:
-    program = "import sys, tasks.rows.spec, tasks.posttrain.encode, tasks.rows.formats; print(*sys.modules)"
+    program = (
+        "import sys, baton.tasks.rows.spec, baton.tasks.posttrain.encode, baton.tasks.rows.formats; print(*sys.modules)"
+    )
     ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not {"torch", "transformers", "trl", "datasets", "pyarrow"} & set(ended.stdout.split())
 

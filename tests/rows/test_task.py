@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tasks.rows.spec import RowsSpec
+from baton.tasks.rows.spec import RowsSpec
 from tests.rows.by_hand import jsonl, split
 from tests.source import ROOT
 

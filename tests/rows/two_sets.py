@@ -5,9 +5,9 @@ import sys
 
 from flytekit import workflow
 
-from tasks.rows.artifact import Rows
-from tasks.rows.spec import DecontaminateSpec, RowsSpec
-from tasks.rows.task import decontaminate, prepare_rows
+from baton.tasks.rows.artifact import Rows
+from baton.tasks.rows.spec import DecontaminateSpec, RowsSpec
+from baton.tasks.rows.task import decontaminate, prepare_rows
 
 
 @workflow

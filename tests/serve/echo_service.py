@@ -2,10 +2,10 @@
 
 import asyncio
 
-from tasks.serve.limits import RequestLimits
-from tasks.serve.server import reserve
-from tasks.serve.service import answer
-from tasks.serve.switch import Backend, Switch
+from baton.tasks.serve.limits import RequestLimits
+from baton.tasks.serve.server import reserve
+from baton.tasks.serve.service import answer
+from baton.tasks.serve.switch import Backend, Switch
 from tests.serve.test_limits import backend
 from tests.serve.test_proxy import running
 

@@ -1,4 +1,4 @@
-"""Run `python -m tasks.serve --follow` with small servers instead of vLLM, so that a version is ready in a second.
+"""Run `baton serve --follow` with small servers instead of vLLM, so that a version is ready in a second.
 
 python -m tests.serve.follow_small NAME
 """
@@ -7,15 +7,15 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from infra.paths import baton_home
-from infra.progress import say
-from tasks.serve.active import Active
-from tasks.serve.follow import Follower
-from tasks.serve.limits import RequestLimits
-from tasks.serve.server import Served, Server, reserve
-from tasks.serve.service import run_service
-from tasks.serve.spec import ServeSpec
-from tasks.serve.switch import Switch
+from baton.infra.paths import baton_home
+from baton.infra.progress import say
+from baton.tasks.serve.active import Active
+from baton.tasks.serve.follow import Follower
+from baton.tasks.serve.limits import RequestLimits
+from baton.tasks.serve.server import Served, Server, reserve
+from baton.tasks.serve.service import run_service
+from baton.tasks.serve.spec import ServeSpec
+from baton.tasks.serve.switch import Switch
 
 HEALTH_S = 3.0
 

@@ -18,13 +18,13 @@ import httpx
 import psutil
 from tokenizers import Tokenizer, models
 
-from tasks.core.manifest import read_manifest, write_manifest
-from tasks.publish.registry import Publication, register
+from baton.tasks.core.manifest import read_manifest, write_manifest
+from baton.tasks.publish.registry import Publication, register
 from tests.source import ROOT
 
 NAME, CLIENTS = "coder", 16
 SMALL = ("tests.serve.follow_small", NAME)
-REAL = ("tasks.serve", "--follow", NAME, "--port", "0", "--every", "1")
+REAL = ("baton.tasks.serve", "--follow", NAME, "--port", "0", "--every", "1")
 
 
 def small_model(directory: Path, behaviour: str = "") -> Path:

@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tasks.serve.limits import RequestLimits
-from tasks.serve.server import reserve
-from tasks.serve.service import answer
-from tasks.serve.switch import Switch
+from baton.tasks.serve.limits import RequestLimits
+from baton.tasks.serve.server import reserve
+from baton.tasks.serve.service import answer
+from baton.tasks.serve.switch import Switch
 
 
 @contextmanager

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from tasks.core.job import StageError
-from tasks.core.manifest import RECORD
-from tasks.models.agreement import probe
-from tasks.models.model_files import load_causal_lm
-from tasks.vllm.engine import check_engine, open_engine, sample
-from tasks.vllm.hooks import reload_weights
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import RECORD
+from baton.tasks.models.agreement import probe
+from baton.tasks.models.model_files import load_causal_lm
+from baton.tasks.vllm.engine import check_engine, open_engine, sample
+from baton.tasks.vllm.hooks import reload_weights
 
 PROMPTS = [list(range(10 + 3 * i, 30 + 4 * i)) for i in range(12)]
 MAX_TOKENS, TEMPERATURE = 24, 0.8

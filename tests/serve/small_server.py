@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from tokenizers import Tokenizer
 
-from infra.process.parent_watchdog import end_with_launcher
+from baton.infra.process.parent_watchdog import end_with_launcher
 
 PART_S = 0.02  # the time between two parts of a streamed response
 

@@ -4,7 +4,7 @@ import pytest
 import transformers
 from vllm.model_executor.models.registry import _VLLM_MODELS
 
-from tasks.vllm.architectures import has_architecture, listed_architectures, runs_on_transformers, unsupported
+from baton.tasks.vllm.architectures import has_architecture, listed_architectures, runs_on_transformers, unsupported
 
 
 def test_the_registry_is_read_without_importing_it() -> None:

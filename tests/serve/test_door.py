@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tasks.core.job import StageError
-from tasks.serve.door import api_key
-from tasks.serve.switch import Backend, Switch
+from baton.tasks.core.job import StageError
+from baton.tasks.serve.door import api_key
+from baton.tasks.serve.switch import Backend, Switch
 from tests.serve.front import front_of
 from tests.serve.test_proxy import running
 

@@ -13,12 +13,12 @@ import httpx
 import psutil
 import pytest
 
-from tasks.core.manifest import write_manifest
-from tasks.publish.aliases import Version
-from tasks.publish.champion import promote, roll_back
-from tasks.serve.active import Active
-from tasks.serve.follow import Follower
-from tasks.serve.switch import Backend, Switch
+from baton.tasks.core.manifest import write_manifest
+from baton.tasks.publish.aliases import Version
+from baton.tasks.publish.champion import promote, roll_back
+from baton.tasks.serve.active import Active
+from baton.tasks.serve.follow import Follower
+from baton.tasks.serve.switch import Backend, Switch
 from tests.processes import commands
 from tests.serve.follow_small import HEALTH_S
 from tests.serve.followed import NAME, Service, awaited, digest_of, publish, service, small_model, under_load
@@ -244,8 +244,8 @@ def test_a_replacement_gets_the_files_of_the_version_that_serves(
     backend = Backend("http://127.0.0.1:1", one.digest, one.version)
     active = Active(Switch(), start=lambda _: pytest.fail("is started"), health_s=1, drain_s=1, backend=backend)
     follower = Follower(NAME, "champion", 1, active)
-    monkeypatch.setattr("tasks.serve.follow.version_at", lambda *_, **__: two)
-    monkeypatch.setattr("tasks.serve.follow.fetch", lambda version: published(tmp_path / version.content))
+    monkeypatch.setattr("baton.tasks.serve.follow.version_at", lambda *_, **__: two)
+    monkeypatch.setattr("baton.tasks.serve.follow.fetch", lambda version: published(tmp_path / version.content))
     follower.serving = one
     follower._update(threading.Event())
     assert backend.version == 2
@@ -264,8 +264,8 @@ def test_a_version_with_the_number_of_another_is_not_that_one(tmp_path: Path, mo
         kept.append(but)
         return []
 
-    monkeypatch.setattr("tasks.serve.follow.remove_fetched", remove)
-    monkeypatch.setattr("tasks.serve.follow.version_at", lambda *_, **__: after)
+    monkeypatch.setattr("baton.tasks.serve.follow.remove_fetched", remove)
+    monkeypatch.setattr("baton.tasks.serve.follow.version_at", lambda *_, **__: after)
     monkeypatch.setattr(follower, "_switch_to", lambda version, stopping: tried.append(version))
     follower.serving = before
     follower._update(threading.Event())
@@ -280,7 +280,7 @@ def test_a_version_with_the_number_of_another_is_not_that_one(tmp_path: Path, mo
 def test_a_followed_adapter_is_opened_with_the_base_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     version = Version(NAME, 1, "model", "card", "", {})
     folder = published(tmp_path / "adapter", {"adapter_config.json": '{"r": 8}'})
-    monkeypatch.setattr("tasks.serve.follow.fetch", lambda _: folder)
+    monkeypatch.setattr("baton.tasks.serve.follow.fetch", lambda _: folder)
     follower = Follower(
         NAME, "champion", 1, Active(Switch(), lambda _: pytest.fail("is started"), health_s=1, drain_s=1)
     )

@@ -3,7 +3,7 @@
 import pytest
 from transformers import Gemma3Config, GPT2Config, PretrainedConfig, Qwen3Config
 
-from tasks.vllm.memory import kv_cache_of
+from baton.tasks.vllm.memory import kv_cache_of
 
 GIB = 2**30
 

@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tasks.core.job import StageError
-from tasks.serve.limits import RequestLimits
-from tasks.serve.service import allow_files
-from tasks.serve.switch import Backend, Switch
+from baton.tasks.core.job import StageError
+from baton.tasks.serve.limits import RequestLimits
+from baton.tasks.serve.service import allow_files
+from baton.tasks.serve.switch import Backend, Switch
 from tests.serve.front import front_of
 from tests.serve.test_proxy import running, until
 

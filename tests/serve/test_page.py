@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from tasks.pages.deck import stage_page
-from tasks.serve.artifact import Endpoint
+from baton.tasks.pages.deck import stage_page
+from baton.tasks.serve.artifact import Endpoint
 from tests.pages.reading import Reading
 from tests.report.example import seal, served
 

@@ -11,8 +11,8 @@ import pytest
 import uvicorn
 from starlette.types import ASGIApp
 
-from tasks.serve.proxy import MODEL_HEADER
-from tasks.serve.switch import Backend, Switch
+from baton.tasks.serve.proxy import MODEL_HEADER
+from baton.tasks.serve.switch import Backend, Switch
 from tests.serve.front import front_of
 from tests.serve.small_server import app
 

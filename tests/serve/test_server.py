@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tasks.core.manifest import ArtifactError, write_manifest
-from tasks.serve.__main__ import main
-from tasks.serve.server import Server, ServerFailed, open_served, reserve
-from tasks.serve.smoke import smoke_test
-from tasks.serve.spec import ServeSpec
+from baton.tasks.core.manifest import ArtifactError, write_manifest
+from baton.tasks.serve.__main__ import main
+from baton.tasks.serve.server import Server, ServerFailed, open_served, reserve
+from baton.tasks.serve.smoke import smoke_test
+from baton.tasks.serve.spec import ServeSpec
 from tests.serve.followed import small_model
 
 SPEC = ServeSpec(start_timeout_s=20)

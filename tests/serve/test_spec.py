@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from tasks.serve.server import engine_arguments
-from tasks.serve.spec import LoadSpec, ServeSpec
+from baton.tasks.serve.server import engine_arguments
+from baton.tasks.serve.spec import LoadSpec, ServeSpec
 
 
 def test_the_default_measures_one_client_to_sixty_four() -> None:

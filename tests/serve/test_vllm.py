@@ -13,10 +13,10 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tasks.core.manifest import read_manifest, write_manifest
-from tasks.models.adapter_base import ADAPTER, open_model
-from tasks.publish.champion import promote, roll_back
-from tasks.publish.copy import copy_model
+from baton.tasks.core.manifest import read_manifest, write_manifest
+from baton.tasks.models.adapter_base import ADAPTER, open_model
+from baton.tasks.publish.champion import promote, roll_back
+from baton.tasks.publish.copy import copy_model
 from tests.posttrain.tiny import tiny_model as talker
 from tests.processes import commands
 from tests.publish.test_card import tuned_adapter
@@ -95,7 +95,7 @@ def test_a_champion_moves_under_sixteen_clients_and_no_request_fails(home: Path,
 
 @pytest.fixture
 def one(home: Path, models: dict[str, Path]) -> Iterator[openai.OpenAI]:  # noqa: F811
-    with service(home, ("tasks.serve", str(models["first"]), "--port", "0")) as found:
+    with service(home, ("baton.tasks.serve", str(models["first"]), "--port", "0")) as found:
         found.wait(lambda status: bool(status["serving"]), START_S)
         yield openai.OpenAI(base_url=f"{found.url}/v1", api_key="none", max_retries=0)
 
@@ -124,7 +124,7 @@ def answer(tuned: Path, models: dict[str, Path]) -> str:
 
 @pytest.fixture(scope="module")
 def adapter(tuned: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
-    with service(tmp_path_factory.mktemp("home"), ("tasks.serve", str(tuned), "--port", "0")) as found:
+    with service(tmp_path_factory.mktemp("home"), ("baton.tasks.serve", str(tuned), "--port", "0")) as found:
         found.wait(lambda status: bool(status["serving"]), START_S)
         yield openai.OpenAI(base_url=f"{found.url}/v1", api_key="none", max_retries=0)
 
@@ -185,7 +185,7 @@ def test_a_champion_that_is_an_adapter_stops_at_the_end_of_its_turn(home: Path, 
 
 
 def test_a_killed_service_leaves_no_process_of_vllm(home: Path, models: dict[str, Path]) -> None:  # noqa: F811
-    with service(home, ("tasks.serve", str(models["first"]), "--port", "0")) as found:
+    with service(home, ("baton.tasks.serve", str(models["first"]), "--port", "0")) as found:
         awaited(lambda: "EngineCore" in str(commands(found.family()).values()), START_S, found.log)
         family = found.family()
         found.process.send_signal(signal.SIGKILL)

@@ -20,9 +20,9 @@ from vllm.lora.request import LoRARequest
 from vllm.platforms.cpu import CpuPlatform
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from tasks.serve.door import MIDDLEWARE
-from tasks.serve.switch import Backend, Switch
-from tasks.vllm.hooks import VERSIONS, serve_adapter_only
+from baton.tasks.serve.door import MIDDLEWARE
+from baton.tasks.serve.switch import Backend, Switch
+from baton.tasks.vllm.hooks import VERSIONS, serve_adapter_only
 from tests.serve.front import front_of
 from tests.serve.test_door import BACKEND_KEY, KEY, UPGRADE, WITH_KEY, status
 from tests.serve.test_proxy import running

@@ -9,8 +9,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from tasks.core.manifest import Manifest, write_manifest
-from tasks.data.documents import SplitWriter, document
+from baton.tasks.core.manifest import Manifest, write_manifest
+from baton.tasks.data.documents import SplitWriter, document
 
 EOS, PAD = "<|endoftext|>", "<|pad|>"
 CHAT = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"

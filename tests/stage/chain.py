@@ -11,16 +11,16 @@ from typing import NamedTuple
 
 from flytekit import dynamic, workflow
 
-import images
-from infra.process.launch import Engine
-from tasks.artifacts import Artifact
-from tasks.run import run
-from tasks.stage import stage
-from tasks.stage_task import StageTask
+from baton import images
+from baton.infra.process.launch import Engine
+from baton.tasks.artifacts import Artifact
+from baton.tasks.run import run
+from baton.tasks.stage import stage
+from baton.tasks.stage_task import StageTask
+from baton.workflows.dag.call import Calls
+from baton.workflows.dag.tasks import TASKS
+from baton.workflows.dag.walk import walk
 from tests.stage.engines import CountSpec, MakeSpec
-from workflows.dag.call import Calls
-from workflows.dag.tasks import TASKS
-from workflows.dag.walk import walk
 
 MAKE = Engine("make", "tests.stage.engines", version="1")
 COUNT = Engine("count", "tests.stage.engines", version="1")

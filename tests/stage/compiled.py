@@ -9,11 +9,11 @@ from flytekit.core.type_engine import TypeEngine
 from flytekit.models.literals import BindingData, Literal
 from flytekit.models.task import TaskTemplate
 
-import images
-from infra.flyte.options import OPTIONS, Options
-from tasks.report.artifact import Report
-from workflows.pretrain_to_rl import dag
-from workflows.recipe import Recipe
+from baton import images
+from baton.infra.flyte.options import OPTIONS, Options
+from baton.tasks.report.artifact import Report
+from baton.workflows.pretrain_to_rl import dag
+from baton.workflows.recipe import Recipe
 
 IMAGES = [
     Image(family.name, f"registry.invalid/{family.name}", digest="sha256:1") for family in images.BY_FAMILY.values()

@@ -9,11 +9,11 @@ from pathlib import Path
 from blake3 import blake3
 from pydantic import Field
 
-from infra.storage.durable import remove
-from tasks.core.checkpoints import KIND, CheckpointFolder
-from tasks.core.job import Job, main
-from tasks.core.manifest import write_manifest
-from tasks.core.spec import StageSpec
+from baton.infra.storage.durable import remove
+from baton.tasks.core.checkpoints import KIND, CheckpointFolder
+from baton.tasks.core.job import Job, main
+from baton.tasks.core.manifest import write_manifest
+from baton.tasks.core.spec import StageSpec
 
 
 class CountingSpec(StageSpec):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from tasks.core.job import Job, main
-from tasks.core.spec import StageSpec
+from baton.tasks.core.job import Job, main
+from baton.tasks.core.spec import StageSpec
 
 
 class MakeSpec(StageSpec):

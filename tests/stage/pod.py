@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from flytekit.core.base_task import IgnoreOutputs
 
-from infra.flyte.options import Options
+from baton.infra.flyte.options import Options
 from tests.processes import kill_tree
 from tests.s3 import S3
 from tests.source import ROOT
@@ -87,8 +87,8 @@ def start(server: S3, folder: Path, storage: str, *words: str, **environment: st
 
 
 def _count(spec: str) -> Any:
-    from infra.process.launch import Engine
-    from tasks.run import run
+    from baton.infra.process.launch import Engine
+    from baton.tasks.run import run
     from tests.stage.chain import Text
     from tests.stage.counting import CountingSpec
 
@@ -96,9 +96,9 @@ def _count(spec: str) -> Any:
 
 
 def _gather(spec: str, *corpora: str) -> Any:
-    from tasks.data.artifact import Corpus
-    from tasks.data.spec import GatherSpec
-    from tasks.data.task import gather
+    from baton.tasks.data.artifact import Corpus
+    from baton.tasks.data.spec import GatherSpec
+    from baton.tasks.data.task import gather
 
     *earlier, newest = map(Corpus.from_place, corpora)
     words = {"spec": GatherSpec.model_validate_json(spec), "corpora": earlier, "newest": newest}
@@ -106,9 +106,9 @@ def _gather(spec: str, *corpora: str) -> Any:
 
 
 def _encode(spec: str, corpus: str, tokenizer: str) -> Any:
-    from tasks.data.artifact import Corpus, Tokenizer
-    from tasks.data.spec import ShareSpec
-    from tasks.data.task import encode_partitions
+    from baton.tasks.data.artifact import Corpus, Tokenizer
+    from baton.tasks.data.spec import ShareSpec
+    from baton.tasks.data.task import encode_partitions
 
     words = {"spec": ShareSpec.model_validate_json(spec), "corpus": Corpus.from_place(corpus)}
     words |= {"tokenizer": Tokenizer.from_place(tokenizer)}
@@ -116,9 +116,9 @@ def _encode(spec: str, corpus: str, tokenizer: str) -> Any:
 
 
 def _tokenize(spec: str, corpus: str, tokenizer: str) -> Any:
-    from tasks.data.artifact import Corpus, Tokenizer
-    from tasks.data.spec import ShardsSpec
-    from tasks.data.task import tokenize
+    from baton.tasks.data.artifact import Corpus, Tokenizer
+    from baton.tasks.data.spec import ShardsSpec
+    from baton.tasks.data.task import tokenize
 
     words = {"spec": ShardsSpec.model_validate_json(spec), "corpus": Corpus.from_place(corpus)}
     words |= {"tokenizer": Tokenizer.from_place(tokenizer)}
@@ -126,9 +126,9 @@ def _tokenize(spec: str, corpus: str, tokenizer: str) -> Any:
 
 
 def _report(spec: str, *parts: str) -> Any:
-    from tasks.artifacts import Artifact
-    from tasks.report.spec import ReportSpec
-    from tasks.report.task import report
+    from baton.tasks.artifacts import Artifact
+    from baton.tasks.report.spec import ReportSpec
+    from baton.tasks.report.task import report
 
     named = {f"part_{number}": Artifact.from_place(place) for number, place in enumerate(parts)}
     words = {"spec": ReportSpec.model_validate_json(spec), "parts": named}
@@ -136,8 +136,8 @@ def _report(spec: str, *parts: str) -> Any:
 
 
 def _make(spec: str) -> Any:
-    from infra.process.launch import Engine
-    from tasks.run import run
+    from baton.infra.process.launch import Engine
+    from baton.tasks.run import run
     from tests.stage.chain import Text
     from tests.stage.engines import MakeSpec
 
@@ -145,9 +145,9 @@ def _make(spec: str) -> Any:
 
 
 def _pretrain(spec: str, *data: str) -> Any:
-    from tasks.data.artifact import TokenizedCorpus
-    from tasks.pretrain.spec import PretrainSpec
-    from tasks.pretrain.task import pretrain
+    from baton.tasks.data.artifact import TokenizedCorpus
+    from baton.tasks.pretrain.spec import PretrainSpec
+    from baton.tasks.pretrain.task import pretrain
 
     first, *more = map(TokenizedCorpus.from_place, data)
     words = {"spec": PretrainSpec.model_validate_json(spec), "data": first, "more": more, "start": [], "resume": []}
@@ -155,10 +155,10 @@ def _pretrain(spec: str, *data: str) -> Any:
 
 
 def _tune(method: str, spec: str, model: str, rows: str) -> Any:
-    from tasks.models.artifact import HFModel
-    from tasks.posttrain.methods import METHODS
-    from tasks.posttrain.task import TASKS
-    from tasks.rows.artifact import Rows
+    from baton.tasks.models.artifact import HFModel
+    from baton.tasks.posttrain.methods import METHODS
+    from baton.tasks.posttrain.task import TASKS
+    from baton.tasks.rows.artifact import Rows
 
     words = {"model": HFModel.from_place(model), "rows": Rows.from_place(rows)}
     return TASKS[method].task_function(spec=METHODS[method].model_validate_json(spec), **words, options=Options())

@@ -9,15 +9,15 @@ from flytekit.core.type_engine import TypeEngine
 from flytekit.models.literals import LiteralMap
 from flytekit.models.types import LiteralType
 
-from infra.flyte.options import OPTIONS, Options
-from infra.process.launch import Engine, job_directory
-from tasks.data.task import prepare_corpus
-from tasks.pretrain.spec import PretrainSpec
-from tasks.pretrain.task import ENGINES, pretrain
-from tasks.publish.task import publish
-from tasks.stage_task import StageTask
+from baton.infra.flyte.options import OPTIONS, Options
+from baton.infra.process.launch import Engine, job_directory
+from baton.tasks.data.task import prepare_corpus
+from baton.tasks.pretrain.spec import PretrainSpec
+from baton.tasks.pretrain.task import ENGINES, pretrain
+from baton.tasks.publish.task import publish
+from baton.tasks.stage_task import StageTask
+from baton.workflows.recipe import Recipe
 from tests.stage.compiled import job_spec, keys, nodes, options
-from workflows.recipe import Recipe
 
 RECIPE: dict[str, Any] = {
     "corpus": {},

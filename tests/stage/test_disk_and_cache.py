@@ -15,7 +15,7 @@ import pytest
 from flytekit.core.local_cache import LocalTaskCache
 from flytekit.models.literals import Literal, LiteralMap, Primitive, Scalar
 
-import infra.flyte.cache
+import baton.infra.flyte.cache
 from tests.source import ROOT
 
 PYFLYTE = Path(sys.executable).with_name("pyflyte")
@@ -85,7 +85,7 @@ def flyte_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Flyte's cache in this process, in a separate folder with one entry."""
     monkeypatch.setattr("flytekit.core.local_cache.CACHE_LOCATION", str(tmp_path / "cache"))
     monkeypatch.setattr(LocalTaskCache, "_initialized", False)
-    infra.flyte.cache.put(*ENTRY, LiteralMap({"made": ENTRY_VALUE}))
+    baton.infra.flyte.cache.put(*ENTRY, LiteralMap({"made": ENTRY_VALUE}))
     LocalTaskCache._cache.close()
     monkeypatch.setattr(LocalTaskCache, "_initialized", False)
     return tmp_path / "cache"
@@ -94,17 +94,17 @@ def flyte_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_cache_is_named(flyte_cache: Path, how: str) -> None:
     damage(flyte_cache, how)
-    with pytest.raises(infra.flyte.cache.CacheDamaged, match="Flyte's cache cannot be read"):
-        infra.flyte.cache.get(*ENTRY)
+    with pytest.raises(baton.infra.flyte.cache.CacheDamaged, match="Flyte's cache cannot be read"):
+        baton.infra.flyte.cache.get(*ENTRY)
 
 
 @pytest.mark.parametrize("entry", [b"", os.urandom(300), b"\x80\x04garbage"], ids=["empty", "bytes", "pickle"])
 def test_an_entry_that_is_garbage_counts_as_not_cached(flyte_cache: Path, entry: bytes) -> None:
-    assert infra.flyte.cache.get(*ENTRY) is not None
+    assert baton.infra.flyte.cache.get(*ENTRY) is not None
     mode = 4 if entry.startswith(b"\x80") else 1  # the modes of diskcache for pickled and raw values
     with sqlite3.connect(flyte_cache / "cache.db") as cache:
         cache.execute("UPDATE Cache SET value = ?, mode = ?, filename = NULL", (entry, mode))
-    assert infra.flyte.cache.get(*ENTRY) is None
+    assert baton.infra.flyte.cache.get(*ENTRY) is None
 
 
 @pytest.mark.parametrize("how", ["garbage", *(pytest.param(how, marks=pytest.mark.long) for how in list(DAMAGE)[1:])])

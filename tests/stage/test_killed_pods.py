@@ -12,9 +12,9 @@ from uuid import uuid4
 import pytest
 from flytekit.exceptions.user import FlyteRecoverableException
 
-from infra.process.launch import EngineFailed
-from tasks.core.manifest import digest_in, verify
-from tasks.run import retryable
+from baton.infra.process.launch import EngineFailed
+from baton.tasks.core.manifest import digest_in, verify
+from baton.tasks.run import retryable
 from tests.pretrain.tiny import write_job
 from tests.s3 import S3
 from tests.source import ROOT

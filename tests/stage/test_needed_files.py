@@ -10,11 +10,11 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
-from tasks.core.manifest import RECORD, digest_in, write_manifest
-from tasks.core.stored import fetch, send
-from tasks.data.documents import Split, SplitWriter, document, read_documents
-from tasks.data.gone import CorpusPart, GoneDocuments
-from tasks.data.source_changes import Changes
+from baton.tasks.core.manifest import RECORD, digest_in, write_manifest
+from baton.tasks.core.stored import fetch, send
+from baton.tasks.data.documents import Split, SplitWriter, document, read_documents
+from baton.tasks.data.gone import CorpusPart, GoneDocuments
+from baton.tasks.data.source_changes import Changes
 from tests.s3 import S3
 from tests.stage.pod import Pod, start
 from tests.tokenizer_folders import byte_level, folder

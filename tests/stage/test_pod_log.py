@@ -15,8 +15,8 @@ import pytest
 from flytekit.core.context_manager import FlyteContextManager
 from flytekit.core.type_engine import TypeEngine
 
-from infra.flyte.hooks import POD_ENVIRONMENT
-from infra.flyte.options import OPTIONS, Options
+from baton.infra.flyte.hooks import POD_ENVIRONMENT
+from baton.infra.flyte.options import OPTIONS, Options
 from tests.source import ROOT
 from tests.stage.engines import MakeSpec
 
@@ -101,5 +101,5 @@ def test_open_sessions_are_not_errors(logs: dict[bool, str]) -> None:
 
 
 def test_flytekit_still_calls_them_errors(logs: dict[bool, str]) -> None:
-    """If this fails, infra.flyte.install.filter_pod_log can be removed."""
+    """If this fails, baton.infra.flyte.install.filter_pod_log can be removed."""
     assert "Unclosed client session" in logs[False]

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from flytekit.models.task import Resources
 
-from infra.errors import UserError
-from infra.flyte.task import FlyteTask
-from infra.pod_spec import FAMILIES, PodSpec, in_bytes, in_gib
-from tasks.stage_task import StageTask
+from baton.infra.errors import UserError
+from baton.infra.flyte.task import FlyteTask
+from baton.infra.pod_spec import FAMILIES, PodSpec, in_bytes, in_gib
+from baton.tasks.stage_task import StageTask
+from baton.workflows.recipe import Recipe
+from baton.workflows.recipe.error import RecipeError
 from tests.stage.compiled import job_spec, nodes, templates
-from workflows.recipe import Recipe
-from workflows.recipe.error import RecipeError
 
 NAME = Resources.ResourceName
 POD = {
@@ -78,7 +78,7 @@ def test_a_pod_of_its_own_runs_the_same_command(asked: Any, usual: Any) -> None:
     (container,) = task.k8s_pod.pod_spec["containers"]
     plain = templates(usual)["tokenize"].container
     assert (task.container, task.config) == (None, {"primary_container_name": "primary"})
-    assert container["args"][:-1] == [*plain.args[:-3], "tasks.pretrain.task", "task-name"]
+    assert container["args"][:-1] == [*plain.args[:-3], "baton.tasks.pretrain.task", "task-name"]
     assert container["image"].startswith("registry.invalid/baton-train@")
     env = {each["name"]: each["value"] for each in container["env"]}
     assert env == plain.env | {"BATON_STOP_GRACE_S": "300"}

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from infra.placement.machine import ATTEMPT, NODES, RESTARTS, START
-from infra.process.launch import Engine, job_directory
-from infra.tracking.remote_run import JOB
-from tasks.core.job import open_job
-from tasks.core.manifest import read_manifest
+from baton.infra.placement.machine import ATTEMPT, NODES, RESTARTS, START
+from baton.infra.process.launch import Engine, job_directory
+from baton.infra.tracking.remote_run import JOB
+from baton.tasks.core.job import open_job
+from baton.tasks.core.manifest import read_manifest
 from tests import forked
 from tests.stage.engines import CountSpec
 

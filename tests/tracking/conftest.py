@@ -18,9 +18,9 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from infra.tracking.execution import close_execution
-from infra.tracking.sqlite import make_tables
-from infra.tracking.store import prepare_client, tracking_uri
+from baton.infra.tracking.execution import close_execution
+from baton.infra.tracking.sqlite import make_tables
+from baton.infra.tracking.store import prepare_client, tracking_uri
 
 START_S = 120  # the start of a server on a busy machine
 

@@ -6,8 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from infra.tracking.execution import begin_execution, end_execution, flush
-from infra.tracking.record import note_cached, tracked
+from baton.infra.tracking.execution import begin_execution, end_execution, flush
+from baton.infra.tracking.record import note_cached, tracked
 
 
 def write_points(job_dir: Path, steps: range, pause_s: float = 0.0) -> None:

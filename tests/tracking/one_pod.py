@@ -6,9 +6,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from infra.process.launch import sigterm_as_exit
-from infra.tracking.execution import begin_execution, flush, mark_last
-from infra.tracking.record import tracked
+from baton.infra.process.launch import sigterm_as_exit
+from baton.infra.tracking.execution import begin_execution, flush, mark_last
+from baton.infra.tracking.record import tracked
 from tests.tracking.one_execution import write_points
 
 

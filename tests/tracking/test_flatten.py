@@ -3,8 +3,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.lineage.code import split
-from infra.tracking.flatten import flatten, names_of
+from baton.infra.lineage.code import split
+from baton.infra.tracking.flatten import flatten, names_of
 
 NAMES = st.text(st.sampled_from('ab."\\ '), min_size=1).filter(lambda name: "." in name or '"' not in name)
 

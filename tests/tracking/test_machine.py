@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from infra.tracking.machine import links, machine
-from infra.tracking.remote_run import JOB, remote_place
+from baton.infra.tracking.machine import links, machine
+from baton.infra.tracking.remote_run import JOB, remote_place
 
 
 def test_the_machine_is_reported() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.tracking.metrics import points_after
+from baton.infra.tracking.metrics import points_after
 
 names = st.sampled_from(["loss", "norm", "reward"])
 lines = st.lists(

@@ -23,9 +23,9 @@ from flytekit.exceptions.user import FlyteRecoverableException
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from infra.flyte.executions import LOST_S, close_ended
-from infra.tracking.execution import begin_execution
-from infra.tracking.store import TrackingUnreachable, tracking_uri
+from baton.infra.flyte.executions import LOST_S, close_ended
+from baton.infra.tracking.execution import begin_execution
+from baton.infra.tracking.store import TrackingUnreachable, tracking_uri
 from tests.tracking.conftest import Server, curve, free_port, runs
 
 pytestmark = pytest.mark.long
@@ -251,7 +251,7 @@ def synced(flyte: Flyte, address: str) -> "subprocess.CompletedProcess[str]":
     config = flyte.folder / "flyte.yaml"
     config.write_text(f"admin:\n  endpoint: dns:///{address}\n  insecure: true\n")
     environment = os.environ | {"FLYTECTL_CONFIG": str(config)}
-    command = [sys.executable, "-m", "infra.tracking", "sync"]
+    command = [sys.executable, "-m", "baton", "tracking", "sync"]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -286,7 +286,7 @@ def test_a_flyte_that_cannot_be_asked_is_reported_and_fails(flyte: Flyte) -> Non
 
 def test_a_store_that_is_away_is_an_error_that_flyte_may_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setattr("infra.tracking.outage.PATIENCE_S", 0.0)
+    monkeypatch.setattr("baton.infra.tracking.outage.PATIENCE_S", 0.0)
     with pytest.raises(TrackingUnreachable):
         begin_execution("nightly", {})
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "f0")

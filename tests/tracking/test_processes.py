@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.tracking.spool import executions, is_delivered
+from baton.infra.tracking.spool import executions, is_delivered
 from tests.tracking.conftest import curve, runs
 from tests.tracking.one_execution import write_points
 
@@ -26,7 +26,7 @@ def test_two_executions_share_a_new_store(home: Path, tmp_path: Path) -> None:
     (home / "mlflow.db").unlink()  # neither process finds tables
     both = [in_a_process(name, str(tmp_path / name), "400") for name in ("one", "two")]
     assert [process.wait(timeout=200) for process in both] == [0, 0]
-    subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], check=True)
+    subprocess.run([sys.executable, "-m", "baton", "tracking", "sync"], check=True)
     assert {run.data.tags["baton.name"] for run in runs("execution")} == {"one", "two"}
     children = runs("stage")
     assert len(children) == 2
@@ -42,7 +42,7 @@ def test_a_process_killed_while_it_makes_the_store_leaves_none(home: Path, tmp_p
     process.kill()
     process.wait()
     assert not (home / "mlflow.db").exists()
-    subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], check=True)
+    subprocess.run([sys.executable, "-m", "baton", "tracking", "sync"], check=True)
     assert runs("execution")[0].info.status == "KILLED"
 
 
@@ -53,7 +53,9 @@ def test_a_killed_process_is_seen_as_killed_and_its_metrics_arrive(home: Path, t
     killed = time.time()
     process.kill()
     process.wait()
-    done = subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "baton", "tracking", "sync"], capture_output=True, text=True, check=True
+    )
     assert "delivered" in done.stdout
     (parent,), (run,) = runs("execution"), runs("stage")
     assert (parent.info.status, run.info.status) == ("KILLED", "KILLED")
@@ -67,7 +69,7 @@ def test_sigterm_at_any_moment_leaves_a_spool_that_can_be_delivered(home: Path, 
     assert process.stdout is not None and process.stdout.readline()
     os.kill(process.pid, signal.SIGTERM)
     process.wait(timeout=WAIT_S)
-    subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], check=True)
+    subprocess.run([sys.executable, "-m", "baton", "tracking", "sync"], check=True)
     assert runs("execution")[0].info.status == "KILLED"
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.tracking.execution import begin_execution, current_execution, end_execution, flush
-from infra.tracking.push import newest_steps, push_execution
-from infra.tracking.record import tracked
-from infra.tracking.spool import (
+from baton.infra.tracking.execution import begin_execution, current_execution, end_execution, flush
+from baton.infra.tracking.push import newest_steps, push_execution
+from baton.infra.tracking.record import tracked
+from baton.infra.tracking.spool import (
     Execution,
     StageRun,
     executions,
@@ -30,8 +30,8 @@ from infra.tracking.spool import (
     write_execution,
     write_stage,
 )
-from infra.tracking.store import TrackingUnreachable, check_reachable
-from tasks.core.job import Job
+from baton.infra.tracking.store import TrackingUnreachable, check_reachable
+from baton.tasks.core.job import Job
 from tests.tracking.conftest import curve, free_port, runs
 from tests.tracking.one_execution import write_points
 
@@ -116,7 +116,7 @@ def test_a_pod_says_that_undelivered_records_are_lost_with_it(
     home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FLYTE_INTERNAL_EXECUTION_ID", "e1")
-    monkeypatch.setattr("infra.tracking.execution.POD_WAIT_S", 3.0)
+    monkeypatch.setattr("baton.infra.tracking.execution.POD_WAIT_S", 3.0)
     begin_execution("one", {})
     flush(WAIT_S)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
@@ -133,7 +133,9 @@ def test_sync_says_what_it_cannot_deliver(home: Path, tmp_path: Path, monkeypatc
     uri = f"http://127.0.0.1:{free_port()}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     end_execution()
-    done = subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "baton", "tracking", "sync"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1
     assert uri in done.stderr and "is unreachable" in done.stderr and "Traceback" not in done.stderr
 
@@ -216,7 +218,9 @@ def test_a_record_that_cannot_be_read_is_named_and_the_others_are_delivered(home
     spooled(broken, 1)
     spooled(whole, 1)
     (broken / "stage-0" / "run.json").write_text("")
-    done = subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "baton", "tracking", "sync"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert f"{broken}/stage-0/run.json: the record cannot be read" in done.stderr
     assert is_delivered(whole) and not is_delivered(broken)

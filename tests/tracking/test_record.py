@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 from mlflow import MlflowClient
 from mlflow.utils.validation import _validate_metric_name
 
-from infra.lineage import facts
-from infra.lineage.database import open_database
-from infra.tracking.code import code_version
-from infra.tracking.execution import (
+from baton.infra.lineage import facts
+from baton.infra.lineage.database import open_database
+from baton.infra.tracking.code import code_version
+from baton.infra.tracking.execution import (
     begin_execution,
     current_execution,
     end_execution,
     execution_id,
     flush,
 )
-from infra.tracking.mlflow_names import LONGEST, mlflow_name, original_name
-from infra.tracking.record import note_cached, tracked
-from infra.tracking.spool import read_execution, read_stage
-from infra.tracking.store import tracking_uri
-from tasks.core.job import Job
+from baton.infra.tracking.mlflow_names import LONGEST, mlflow_name, original_name
+from baton.infra.tracking.record import note_cached, tracked
+from baton.infra.tracking.spool import read_execution, read_stage
+from baton.infra.tracking.store import tracking_uri
+from baton.tasks.core.job import Job
 from tests.tracking.conftest import curve, runs
 from tests.tracking.one_execution import write_points
 
@@ -207,7 +207,7 @@ def test_mlflow_s_own_pages_show_inputs_models_and_their_scores(home: Path, tmp_
 def test_a_running_stage_says_how_far_it_is(home: Path, tmp_path: Path) -> None:
     job = Job(tmp_path / "job", "pretrain", "checkpoint", {}, {})
     job.directory.mkdir()
-    with tracked("pretrain", job.directory, spec={}, inputs={}, command="python -m tasks.pretrain.train JOB"):
+    with tracked("pretrain", job.directory, spec={}, inputs={}, command="python -m baton.tasks.pretrain.train JOB"):
         for done in (10, 20):
             job.progress(done, 40, "steps", loss=2.5)
             flush(WAIT_S)
@@ -215,7 +215,7 @@ def test_a_running_stage_says_how_far_it_is(home: Path, tmp_path: Path) -> None:
     told = json.loads(run.data.tags["baton.progress"])
     assert (told["done"], told["total"], told["unit"], told["first"][0]) == (20, 40, "steps", 10)
     assert told["time"] >= told["first"][1]
-    assert run.data.tags["baton.command"] == "python -m tasks.pretrain.train JOB"
+    assert run.data.tags["baton.command"] == "python -m baton.tasks.pretrain.train JOB"
     assert run.data.tags["baton.job"] == str(job.directory)
 
 

@@ -9,15 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.errors import UserError
-from infra.placement.job import Order, sky_task
-from infra.pod_spec import check_secrets
-from infra.tracking.execution import begin_execution, current_execution, flush
-from infra.tracking.record import tracked
-from infra.tracking.redact import HIDDEN, SETUP_DIGEST, redact, redact_code, redact_command, redact_parts, redact_text
-from infra.tracking.store import TrackingUnreachable, check_reachable
-from tasks.core.job import Job
-from tasks.core.manifest import read_manifest
+from baton.infra.errors import UserError
+from baton.infra.placement.job import Order, sky_task
+from baton.infra.pod_spec import check_secrets
+from baton.infra.tracking.execution import begin_execution, current_execution, flush
+from baton.infra.tracking.record import tracked
+from baton.infra.tracking.redact import (
+    HIDDEN,
+    SETUP_DIGEST,
+    redact,
+    redact_code,
+    redact_command,
+    redact_parts,
+    redact_text,
+)
+from baton.infra.tracking.store import TrackingUnreachable, check_reachable
+from baton.tasks.core.job import Job
+from baton.tasks.core.manifest import read_manifest
 from tests.tracking.conftest import free_port
 
 SECRET = "s3cr3t-of-a-kind"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from infra.lineage.ancestry import Run
-from infra.tracking.relations import RECORDED_BEFORE, Relation
-from tasks.artifacts import kinds
+from baton.infra.lineage.ancestry import Run
+from baton.infra.tracking.relations import RECORDED_BEFORE, Relation
+from baton.tasks.artifacts import kinds
 
 INPUTS = {"model": "1", "model.base": "2", "models.0": "3"}
 

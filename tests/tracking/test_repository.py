@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.tracking.repository import LARGEST_DIFF, VARIABLE, for_pods, repository
+from baton.infra.tracking.repository import LARGEST_DIFF, VARIABLE, for_pods, repository
 
 
 def git(*words: str) -> str:

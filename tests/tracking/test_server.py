@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.tracking.execution import begin_execution, flush
-from infra.tracking.record import tracked
+from baton.infra.tracking.execution import begin_execution, flush
+from baton.infra.tracking.record import tracked
 from tests.tracking.conftest import Server, curve, runs
 from tests.tracking.one_execution import write_points
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from mlflow.exceptions import MlflowException
 
-from infra.tracking.execution import begin_execution, close_execution, flush
-from infra.tracking.sqlite import make_tables
-from infra.tracking.sqlite_file import StoreDamaged, StoreMissing
-from infra.tracking.store import check_reachable, tracking_uri
-from tasks.core.job import StageError
-from tasks.publish.aliases import version_at, versions
-from tasks.publish.registry import Publication, ask, register
+from baton.infra.tracking.execution import begin_execution, close_execution, flush
+from baton.infra.tracking.sqlite import make_tables
+from baton.infra.tracking.sqlite_file import StoreDamaged, StoreMissing
+from baton.infra.tracking.store import check_reachable, tracking_uri
+from baton.tasks.core.job import StageError
+from baton.tasks.publish.aliases import version_at, versions
+from baton.tasks.publish.registry import Publication, ask, register
 from tests.tracking.conftest import runs
 
 WAIT_S = 60.0
@@ -107,7 +107,7 @@ def test_a_store_that_came_back_meanwhile_is_not_written_over(home: Path, monkey
         if not store.exists():
             away.rename(store)
 
-    monkeypatch.setattr("infra.tracking.sqlite.sync", returns)
+    monkeypatch.setattr("baton.infra.tracking.sqlite.sync", returns)
     make_tables(tracking_uri())
     assert [each.version for each in versions(NAME)] == [1]
     assert not list(home.glob("mlflow.db.new*"))
@@ -152,7 +152,7 @@ def test_a_run_goes_on_while_its_store_is_away_and_delivers_to_it_later(home: Pa
     close_execution()
     assert not (home / "mlflow.db").exists()
     (home / "away.db").rename(home / "mlflow.db")
-    subprocess.run([sys.executable, "-m", "infra.tracking", "sync"], check=True)
+    subprocess.run([sys.executable, "-m", "baton", "tracking", "sync"], check=True)
     assert runs("execution")[0].info.status == "FINISHED"
 
 
@@ -200,9 +200,9 @@ def test_an_out_of_date_schema_is_an_answer_and_is_not_asked_for_again(home: Pat
 
 COMMANDS = {
     "a run": ["tests.tracking.one_execution", "one", "JOB", "3"],
-    "rollback": ["workflows.rollback", NAME, "--show"],
-    "tracking": ["infra.tracking", "sync"],
-    "lineage": ["infra.lineage", "--port", "0"],
+    "rollback": ["baton.workflows.rollback", NAME, "--show"],
+    "tracking": ["baton.infra.tracking", "sync"],
+    "lineage": ["baton.infra.lineage", "--port", "0"],
 }
 
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.errors import UserError
-from tasks.core.job import StageError
-from tasks.posttrain.methods.grpo.spec import GRPOSpec
-from tasks.rewards.builtin.math import Math
-from tasks.rewards.spec import RewardSpec
-from tasks.user_code.functions import LARGEST_BYTES, Function
+from baton.infra.errors import UserError
+from baton.tasks.core.job import StageError
+from baton.tasks.posttrain.methods.grpo.spec import GRPOSpec
+from baton.tasks.rewards.builtin.math import Math
+from baton.tasks.rewards.spec import RewardSpec
+from baton.tasks.user_code.functions import LARGEST_BYTES, Function
 
 SUMS = """\
 from words import unit

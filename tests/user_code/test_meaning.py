@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.user_code.meaning import without_comments
+from baton.tasks.user_code.meaning import without_comments
 
 STDLIB = Path(sysconfig.get_paths()["stdlib"])
 PROGRAM = '''\

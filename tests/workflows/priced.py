@@ -1,4 +1,4 @@
-"""Print the output of `python -m workflows.plan` with SkyPilot's catalogs, for several recipes in one separate
+"""Print the output of `baton plan` with SkyPilot's catalogs, for several recipes in one separate
 process, since loading SkyPilot takes seconds.
 
 python -m tests.workflows.priced FOLDER prints the exit code and the output for each FOLDER/<name>.yaml, as JSON.
@@ -15,7 +15,7 @@ from pathlib import Path
 from sky import check, global_user_state
 from sky.clouds.cloud import CloudCapability
 
-from workflows.plan.__main__ import main
+from baton.workflows.plan.command import main
 
 
 def enable(*clouds: str) -> None:

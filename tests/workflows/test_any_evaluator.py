@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.promote.ledger import generations
+from baton.tasks.promote.ledger import generations
 from tests.source import ROOT
 from tests.workflows.test_five_days import RECIPE
 from tests.workflows.test_pretrain_to_rl import PYFLYTE

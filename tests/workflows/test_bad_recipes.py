@@ -1,6 +1,5 @@
 """Invalid recipes, each with the path of the faulty field. All problems are found before any compute."""
 
-import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,14 +9,13 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from baton.workflows.checks.table import checked
+from baton.workflows.plan.command import examined_recipe, main
+from baton.workflows.recipe import Recipe
+from baton.workflows.recipe.error import RecipeError, shown
+from baton.workflows.recipe.text import load
+from tests.shipped import shipped
 from tests.tokenizer_folders import END, PAD, byte_level, folder
-from workflows.checks.table import checked
-from workflows.plan.__main__ import examined_recipe, main
-from workflows.recipe import Recipe
-from workflows.recipe.error import RecipeError, shown
-from workflows.recipe.text import load
-
-LAPTOP = Path(__file__).parents[2] / "workflows" / "recipes" / "laptop.yaml"
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -199,7 +197,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
     ),
     "training on a set that is all held out": (
         both(
-            put("data.more", {"function": "workflows/recipes/arithmetic/sums.py:rows", "held_out": 1.0}),
+            put("data.more", {"function": f"{ROOT}/workflows/recipes/arithmetic/sums.py:rows", "held_out": 1.0}),
             put("post_training.0.sft.data", "more"),
         ),
         "data.more.held_out",
@@ -270,7 +268,7 @@ CASES: dict[str, tuple[Change, str, str]] = {
 
 
 def recipe_with(change: Change) -> dict[str, Any]:
-    recipe: dict[str, Any] = copy.deepcopy(yaml.safe_load(LAPTOP.read_text()))
+    recipe: dict[str, Any] = shipped("laptop.yaml")
     change(recipe)
     return recipe
 
@@ -468,7 +466,7 @@ def test_another_model_than_the_one_it_starts_from_is_refused(tmp_path: Path) ->
 )
 def test_the_first_rows_are_looked_at(row: dict[str, Any], field: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "mine.jsonl").write_text(json.dumps(row) + "\n")
-    recipe = yaml.safe_load(LAPTOP.read_text())
+    recipe = shipped("laptop.yaml")
     recipe["data"]["mine"] = {"path": str(tmp_path / "mine.jsonl")}
     recipe["post_training"][0]["sft"]["data"] = "mine"
     with pytest.raises(RecipeError) as caught:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from baton.workflows.dag.calls import calls
+from baton.workflows.plan.dry_run import steps_of
+from baton.workflows.recipe import Recipe
+from tests.shipped import shipped
 from tests.source import ROOT
-from workflows.dag.calls import calls
-from workflows.plan.dry_run import steps_of
-from workflows.recipe import Recipe
 
-LAPTOP = yaml.safe_load((ROOT / "workflows/recipes/laptop.yaml").read_text())
+LAPTOP = shipped("laptop.yaml")
 SEEDS = LAPTOP | {"seeds": 2, "audit": None}
 
 
@@ -98,5 +98,5 @@ def test_it_opens_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_needs_no_flyte() -> None:
-    program = "import sys, workflows.dag.calls; sys.exit('flytekit' in sys.modules)"
+    program = "import sys, baton.workflows.dag.calls; sys.exit('flytekit' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -3,29 +3,25 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.data.artifact import Corpus, TokenizedCorpus
-from tasks.pretrain.spec import PretrainSpec
-from workflows.checks.table import checked
-from workflows.continuous_training.calls import Replayed
-from workflows.continuous_training.generations import data_sets, remaining
-from workflows.continuous_training.recipe import ContinuousRecipe, GrowSpec
-from workflows.continuous_training.replay import blend, unweighted
-from workflows.recipe.error import RecipeError
-
-RECIPE = Path(__file__).parents[2] / "workflows/recipes/continuous.yaml"
+from baton.tasks.data.artifact import Corpus, TokenizedCorpus
+from baton.tasks.pretrain.spec import PretrainSpec
+from baton.workflows.checks.table import checked
+from baton.workflows.continuous_training.calls import Replayed
+from baton.workflows.continuous_training.generations import data_sets, remaining
+from baton.workflows.continuous_training.recipe import ContinuousRecipe, GrowSpec
+from baton.workflows.continuous_training.replay import blend, unweighted
+from baton.workflows.recipe.error import RecipeError
+from tests.shipped import shipped
 
 
 def recipe() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(RECIPE.read_text())
-    return found
+    return shipped("continuous.yaml")
 
 
 def test_the_new_text_is_read_as_often_as_asked_beside_the_replay() -> None:

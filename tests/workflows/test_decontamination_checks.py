@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from workflows.checks.table import checked
-from workflows.recipe import Recipe
-from workflows.recipe.error import RecipeError
+from baton.workflows.checks.table import checked
+from baton.workflows.recipe import Recipe
+from baton.workflows.recipe.error import RecipeError
 
 EVALUATED = {"sums": {"data": "sums", "rewards": [{"math": {}}]}}
 

@@ -10,10 +10,10 @@ import jsonschema
 import pytest
 import yaml
 
+from baton.workflows.continuous_training.recipe import ContinuousRecipe
+from baton.workflows.dag.tasks import TASKS
+from baton.workflows.describe import WITHOUT_FIELDS, find, main
 from tests.source import ROOT
-from workflows.continuous_training.recipe import ContinuousRecipe
-from workflows.dag.tasks import TASKS
-from workflows.describe import WITHOUT_FIELDS, find, main
 
 SCHEMA = ROOT / "workflows/recipes/schema.json"
 REFERENCE = ROOT / "docs/reference/recipe.md"
@@ -30,7 +30,7 @@ def faults(recipe: Any) -> list[str]:
 @pytest.mark.parametrize(("option", "path"), [("--json-schema", SCHEMA), ("--markdown", REFERENCE)])
 def test_the_generated_file_is_current(capsys: pytest.CaptureFixture[str], option: str, path: Path) -> None:
     main([option], standalone_mode=False)
-    assert path.read_text() == capsys.readouterr().out, f"run: python -m workflows.describe {option} > {path}"
+    assert path.read_text() == capsys.readouterr().out, f"run: baton describe {option} > {path}"
 
 
 def test_the_reference_has_every_field_of_a_recipe() -> None:

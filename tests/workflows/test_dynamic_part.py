@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from flytekit.exceptions.user import FlyteRecoverableException
 
-from infra.errors import UserError
-from infra.pod_spec import Resources, in_bytes
-from infra.process.launch import Terminated
-from infra.tracking.store import TrackingUnreachable
+from baton.infra.errors import UserError
+from baton.infra.pod_spec import Resources, in_bytes
+from baton.infra.process.launch import Terminated
+from baton.infra.tracking.store import TrackingUnreachable
+from baton.workflows.cluster.pod_defaults import resources
+from baton.workflows.dag.dynamic_part import dag_part
+from baton.workflows.dag.recorded import begin
+from baton.workflows.pretrain_to_rl import stages
+from baton.workflows.recipe import Recipe, context_of
+from baton.workflows.recipe.error import RecipeError
 from tests.tracking.conftest import empty_store, home, runs
 from tests.workflows.statements import DATA, GRPO
-from workflows.cluster.pod_defaults import resources
-from workflows.dag.dynamic_part import dag_part
-from workflows.dag.recorded import begin
-from workflows.pretrain_to_rl import stages
-from workflows.recipe import Recipe, context_of
-from workflows.recipe.error import RecipeError
 
 __all__ = ["empty_store", "home"]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from baton.workflows.checks.table import checked
+from baton.workflows.recipe import Recipe
+from baton.workflows.recipe.error import RecipeError
 from tests.posttrain.tiny import tiny_model
-from workflows.checks.table import checked
-from workflows.recipe import Recipe
-from workflows.recipe.error import RecipeError
 
 SHOP = Path(__file__).parents[1] / "environments" / "shop.py"
 ROWS = [{"prompt": [{"role": "user", "content": f"Buy {n}."}], "money": n} for n in range(40)]

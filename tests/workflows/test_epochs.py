@@ -6,14 +6,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.data.spec import CorpusSpec
-from tasks.posttrain.methods.dpo.spec import DPOSpec
-from tasks.posttrain.methods.grpo.spec import GRPOSpec
-from tasks.posttrain.methods.kto import KTOSpec
-from tasks.posttrain.methods.sft import SFTSpec
-from tasks.pretrain.spec import PretrainSpec
-from tasks.rows.spec import RowsSpec
-from workflows.plan.epochs import counted, of_pretraining, of_tuning
+from baton.tasks.data.spec import CorpusSpec
+from baton.tasks.posttrain.methods.dpo.spec import DPOSpec
+from baton.tasks.posttrain.methods.grpo.spec import GRPOSpec
+from baton.tasks.posttrain.methods.kto import KTOSpec
+from baton.tasks.posttrain.methods.sft import SFTSpec
+from baton.tasks.pretrain.spec import PretrainSpec
+from baton.tasks.rows.spec import RowsSpec
+from baton.workflows.plan.epochs import counted, of_pretraining, of_tuning
 
 
 @pytest.fixture

@@ -14,7 +14,17 @@ from flytekit.tools.fast_registration import FastPackageOptions, fast_package
 from tests.source import ROOT
 
 PRODUCT = ("images", "infra", "tasks", "workflows")
-COMMANDS = ("describe", "remote", "rollback", "schedule", "uploads", "version")  # modules for a user's machine
+COMMANDS = (
+    "command_line",
+    "describe",
+    "init",
+    "remote",
+    "rollback",
+    "run",
+    "schedule",
+    "uploads",
+    "version",
+)  # modules for a user's machine
 LEFT_BEHIND = [
     "tests/",
     ".git",
@@ -67,7 +77,7 @@ def test_it_is_small(pod: Path) -> None:
 
 def test_all_that_a_stage_loads_is_in_it(pod: Path) -> None:
     modules = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        ".".join(("baton", *path.relative_to(ROOT).with_suffix("").parts))
         for path in [*ROOT.glob("tasks/*/task.py"), *ROOT.glob("workflows/*.py")]
         if path.stem not in ("__init__", "launch_plans", *COMMANDS)
     ]
@@ -81,8 +91,11 @@ def test_what_a_stage_s_modules_import_is_in_the_pod(pod: Path) -> None:
     missing = []
     for path in (pod / "tasks").rglob("*.py"):
         for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ImportFrom) and (name := node.module or "").split(".")[0] in PRODUCT:
-                module = pod / name.replace(".", "/")
+            if (
+                isinstance(node, ast.ImportFrom)
+                and (name := node.module or "").removeprefix("baton.").split(".")[0] in PRODUCT
+            ):
+                module = pod / name.removeprefix("baton.").replace(".", "/")
                 if not (module.is_dir() or module.with_suffix(".py").exists()):
                     missing.append(f"{path.relative_to(pod)}: {name}")
     assert not missing

@@ -25,15 +25,15 @@ import psutil
 import pytest
 import yaml
 
-from infra.drawing.graph import Artifact
-from infra.lineage.api import Lineage
-from tasks.core.manifest import read_manifest
-from tasks.promote.ledger import Generation, generations
-from tasks.publish.aliases import CHAMPION, PREVIOUS, terms, version_at, versions
+from baton.infra.drawing.graph import Artifact
+from baton.infra.lineage.api import Lineage
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.promote.ledger import Generation, generations
+from baton.tasks.publish.aliases import CHAMPION, PREVIOUS, terms, version_at, versions
+from baton.workflows.schedule import LAUNCH_PLANS, Plan, run_forever, run_plan
 from tests.data.by_hand import names_in
 from tests.processes import commands, kill_tree
 from tests.workflows.test_pretrain_to_rl import TINY
-from workflows.schedule import LAUNCH_PLANS, Plan, run_forever, run_plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("vllm")]
 

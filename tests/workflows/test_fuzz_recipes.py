@@ -21,12 +21,12 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from workflows.checks.table import checked
-from workflows.continuous_training.recipe import ContinuousRecipe, recipe_of
-from workflows.plan.__main__ import examined_recipe
-from workflows.recipe import Recipe
-from workflows.recipe.error import RecipeError
-from workflows.recipe.text import load
+from baton.workflows.checks.table import checked
+from baton.workflows.continuous_training.recipe import ContinuousRecipe, recipe_of
+from baton.workflows.plan.command import examined_recipe
+from baton.workflows.recipe import Recipe
+from baton.workflows.recipe.error import RecipeError
+from baton.workflows.recipe.text import load
 
 ROOT = Path(__file__).parents[2]
 RECIPES = [path.read_text() for path in sorted((ROOT / "workflows" / "recipes").glob("*.yaml"))]
@@ -251,8 +251,8 @@ def test_a_command_ends_with_2_and_without_a_traceback(tmp_path: Path, option: s
     (tmp_path / "recipe.yaml").write_text(f"name: 024\nbomb: {bomb(9)}\n")
     commands = {
         "run": [str(Path(sys.executable).with_name("pyflyte")), "run", "workflows/pretrain_to_rl.py", "pretrain_to_rl"],
-        "plan": [sys.executable, "-m", "workflows.plan"],
-        "schedule": [sys.executable, "-m", "workflows.schedule", "--list"],
+        "plan": [sys.executable, "-m", "baton", "plan"],
+        "schedule": [sys.executable, "-m", "baton", "schedule", "--list"],
     }
     file = [str(tmp_path / "recipe.yaml")] if option == "plan" else ["--recipe", str(tmp_path / "recipe.yaml")]
     done = subprocess.run([*commands[option], *file], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -6,27 +6,27 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import yaml
 from mlflow import MlflowClient
 
-from infra.errors import UserError
-from infra.tracking.store import tracking_uri
-from tasks.artifacts import Artifact
-from tasks.core.manifest import read_manifest, write_manifest
-from tasks.core.stored import send
-from tasks.data.artifact import TokenizedCorpus, Tokenizer
-from tasks.data.spec import TokenizerSpec
-from tasks.pretrain.artifact import MegatronCheckpoint, MegatronWeights
-from tasks.pretrain.spec import PretrainSpec
-from tasks.promote.ledger import Generation, GenerationArtifact
-from tasks.publish.aliases import CHAMPION
+from baton.infra.errors import UserError
+from baton.infra.tracking.store import tracking_uri
+from baton.tasks.artifacts import Artifact
+from baton.tasks.core.manifest import read_manifest, write_manifest
+from baton.tasks.core.stored import send
+from baton.tasks.data.artifact import TokenizedCorpus, Tokenizer
+from baton.tasks.data.spec import TokenizerSpec
+from baton.tasks.pretrain.artifact import MegatronCheckpoint, MegatronWeights
+from baton.tasks.pretrain.spec import PretrainSpec
+from baton.tasks.promote.ledger import Generation, GenerationArtifact
+from baton.tasks.publish.aliases import CHAMPION
+from baton.workflows.checks.generations import same_as_before
+from baton.workflows.continuous_training.generations import generations, parts
+from baton.workflows.continuous_training.recipe import ContinuousRecipe
+from baton.workflows.recipe import context_of
 from tests.promote import made
 from tests.s3 import S3
+from tests.shipped import shipped
 from tests.tracking.conftest import empty_store, home  # noqa: F401 - fixtures
-from workflows.checks.generations import same_as_before
-from workflows.continuous_training.generations import generations, parts
-from workflows.continuous_training.recipe import ContinuousRecipe
-from workflows.recipe import context_of
 
 FACTS = {"documents": 1, "held_out_documents": 0, "bytes": 9, "held_out_bytes": 0}
 FACTS |= {"duplicates": 0, "empty": 0, "invalid_utf8": 0}
@@ -79,9 +79,7 @@ def first_night(folder: Path, recipe: dict[str, Any], start: dict[str, Any] | No
 
 @pytest.fixture
 def recipe(home: Path) -> dict[str, Any]:  # noqa: F811
-    found: dict[str, Any] = yaml.safe_load(
-        (Path(__file__).parents[2] / "workflows/recipes/continuous.yaml").read_text()
-    )
+    found = shipped("continuous.yaml")
     found["publish"]["name"] = made.NAME
     return found
 

@@ -1,4 +1,4 @@
-"""The results of `python -m workflows.gpu_check` on this machine, with toy sizes on a CPU."""
+"""The results of `baton gpu-check` on this machine, with toy sizes on a CPU."""
 
 import json
 import os
@@ -12,10 +12,10 @@ import psutil
 import pytest
 import torch
 
+from baton.workflows.gpu_check.steps import STEPS
 from tests.source import ROOT
-from workflows.gpu_check.steps import STEPS
 
-COMMAND = [sys.executable, "-m", "workflows.gpu_check"]
+COMMAND = [sys.executable, "-m", "baton", "gpu-check"]
 QUICK = ("gemm", "export")  # the quick steps, and those whose results they use
 SLOW = ("resume", "audit", "vllm", "sft", "dpo", "grpo", "pretrain-1b", "layers", "serve", "two-gpus")
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -6,19 +6,19 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.convert.spec import ConvertSpec
-from tasks.core.spec import Problem
-from tasks.data.spec import TokenizerSpec
-from tasks.evaluate.spec import EvaluateSpec
-from tasks.hardware.machine import Machine
-from tasks.models.model_spec import ExpertsSpec, ModelSpec
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.memory import estimate
-from tasks.pretrain.spec import PretrainSpec
+from baton.tasks.convert.spec import ConvertSpec
+from baton.tasks.core.spec import Problem
+from baton.tasks.data.spec import TokenizerSpec
+from baton.tasks.evaluate.spec import EvaluateSpec
+from baton.tasks.hardware.machine import Machine
+from baton.tasks.models.model_spec import ExpertsSpec, ModelSpec
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.memory import estimate
+from baton.tasks.pretrain.spec import PretrainSpec
+from baton.workflows.checks.run_context import RunContext
+from baton.workflows.checks.table import CHECKS, FOR_A_DAG
+from baton.workflows.dag.post_training import Tuning
 from tests.pretrain.shapes import LLAMA_3_8B, QWEN3_30B_A3B
-from workflows.checks.run_context import RunContext
-from workflows.checks.table import CHECKS, FOR_A_DAG
-from workflows.dag.post_training import Tuning
 
 LAPTOP = Machine((), 16 * 2**30)
 TWO_H100 = Machine(("NVIDIA H100 80GB HBM3",) * 2, 2**40)

@@ -13,15 +13,16 @@ from flytekit.core.context_manager import FlyteContextManager
 from flytekit.core.type_engine import TypeEngine
 from flytekit.models.literals import Literal
 
-import images
+from baton import images
+from baton.workflows import launch_plans
+from baton.workflows.continuous_training.recipe import ContinuousRecipe
+from baton.workflows.version import version
+from tests.shipped import shipped
 from tests.workflows.flyte_admin import admin
-from workflows import launch_plans
-from workflows.continuous_training.recipe import ContinuousRecipe
-from workflows.version import version
 
 ROOT = Path(__file__).parents[2]
 PINNED = [f"--image={image.name}=registry.invalid/{image.name}:1" for image in images.BY_FAMILY.values()]
-RECIPE: dict[str, Any] = yaml.safe_load((ROOT / "workflows/recipes/continuous.yaml").read_text())
+RECIPE: dict[str, Any] = shipped("continuous.yaml")
 
 
 def register(
@@ -32,7 +33,12 @@ def register(
     path.write_text(yaml.safe_dump(RECIPE | recipe))
     mine = os.environ | {"BATON_CONTINUOUS": str(path), "BATON_HOME": str(folder)}
     named = subprocess.run(
-        [sys.executable, "-m", "workflows.version"], cwd=ROOT, env=mine, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "baton", "version"],
+        cwd=ROOT,
+        env=mine,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     copy = ["--copy", "none"] if version is None else []
     words = [*copy, "--project", "p", "--version", named.stdout.strip() if version is None else version, *PINNED]
@@ -59,8 +65,11 @@ def registration(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
 def registered(registration: tuple[Any, str]) -> dict[str, Any]:
     """The launch plans by name."""
     service, _ = registration
-    assert {each.id.name for each in service.workflows} >= {"workflows.continuous.continue_training"}
-    assert {each.id.name for each in service.tasks} >= {"tasks.promote.task.promote", "workflows.continuous.ingest"}
+    assert {each.id.name for each in service.workflows} >= {"baton.workflows.continuous.continue_training"}
+    assert {each.id.name for each in service.tasks} >= {
+        "baton.tasks.promote.task.promote",
+        "baton.workflows.continuous.ingest",
+    }
     return {each.id.name: each for each in service.launch_plans}
 
 
@@ -90,8 +99,8 @@ def test_every_plan_is_registered_under_the_version(registered: dict[str, Any]) 
 @pytest.mark.parametrize(
     ("name", "cron", "workflow"),
     [
-        ("nightly", "30 1 * * *", "workflows.continuous.continue_training"),
-        ("weekly", "0 4 * * 0", "workflows.continuous.refresh_rl"),
+        ("nightly", "30 1 * * *", "baton.workflows.continuous.continue_training"),
+        ("weekly", "0 4 * * 0", "baton.workflows.continuous.refresh_rl"),
     ],
 )
 def test_a_plan_says_what_runs_when_alone_and_who_is_notified(
@@ -114,7 +123,7 @@ def test_a_plan_s_recipe_is_fixed(registered: dict[str, Any], name: str) -> None
 
 @pytest.mark.parametrize("plan", launch_plans.PLANS, ids=lambda plan: str(plan.name))
 def test_a_plan_runs_on_the_shipped_recipe(plan: LaunchPlan) -> None:
-    assert plan.saved_inputs["recipe"] == ContinuousRecipe.model_validate(RECIPE)
+    assert plan.saved_inputs["recipe"] == load(launch_plans.DEFAULT, ContinuousRecipe.model_validate)
 
 
 def test_a_version_is_made_of_the_code_and_the_recipe() -> None:
@@ -142,7 +151,12 @@ def test_a_bucket_that_this_machine_has_no_credentials_for_is_left_to_the_pods(t
         "HOME": str(tmp_path),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "workflows.version"], cwd=ROOT, env=mine, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "baton", "version"],
+        cwd=ROOT,
+        env=mine,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0 and len(done.stdout.split()) == 1, done.stderr
     assert "The run's first pod checks it again" in done.stderr
@@ -152,7 +166,7 @@ def test_a_bucket_that_this_machine_has_no_credentials_for_is_left_to_the_pods(t
 def test_a_wrong_recipe_has_no_version_and_none_is_registered(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("corpus: 3")
     mine = os.environ | {"BATON_CONTINUOUS": str(tmp_path / "mine.yaml"), "BATON_HOME": str(tmp_path)}
-    python = [sys.executable, "-m", "workflows.version"]
+    python = [sys.executable, "-m", "baton", "version"]
     done = subprocess.run(python, cwd=ROOT, env=mine, capture_output=True, text=True, check=False)
     assert done.returncode and not done.stdout and "Traceback" not in done.stderr
     assert "corpus: 3" in done.stderr

@@ -4,9 +4,9 @@ import subprocess
 import sys
 import time
 
-from workflows.continuous_training.lock import exclusive
+from baton.workflows.continuous_training.lock import exclusive
 
-HOLD = "import sys; from workflows.continuous_training.lock import exclusive\nwith exclusive('model', 'wait'): print('in', flush=True); sys.stdin.read()"
+HOLD = "import sys; from baton.workflows.continuous_training.lock import exclusive\nwith exclusive('model', 'wait'): print('in', flush=True); sys.stdin.read()"
 
 
 def holder() -> subprocess.Popen[str]:

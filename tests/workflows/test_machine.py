@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.tracking.store import TrackingUnreachable, passed_on, tracking_uri
-from tasks.data.spec import CorpusSpec, TokenizerSpec
-from tasks.evaluate.spec import EvaluateSpec
-from tasks.hardware.machine import Machine
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.spec import PretrainSpec
-from tasks.rows.spec import RowsSpec
-from tests.source import ROOT
-from workflows.checks import machine
-from workflows.checks.machine import (
+from baton.infra.tracking.store import TrackingUnreachable, passed_on, tracking_uri
+from baton.tasks.data.spec import CorpusSpec, TokenizerSpec
+from baton.tasks.evaluate.spec import EvaluateSpec
+from baton.tasks.hardware.machine import Machine
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.spec import PretrainSpec
+from baton.tasks.rows.spec import RowsSpec
+from baton.workflows.checks import machine
+from baton.workflows.checks.machine import (
     compiler_problems,
     driver_problems,
     machine_problems,
@@ -28,7 +27,9 @@ from workflows.checks.machine import (
     remarks,
     store_problems,
 )
-from workflows.checks.run_context import RunContext
+from baton.workflows.checks.run_context import RunContext
+from tests.shipped import shipped
+from tests.source import ROOT
 
 NONE = Machine((), 16 * 2**30)
 TWO_H100 = Machine(("NVIDIA H100 80GB HBM3",) * 2, 2**40)
@@ -123,7 +124,7 @@ def test_the_driver_s_cuda_is_what_libcuda_says(tmp_path: Path) -> None:
     """A library with one function replaces NVIDIA's."""
     (tmp_path / "cuda.c").write_text("int cuDriverGetVersion(int *version) { *version = 12040; return 0; }")
     subprocess.run(["gcc", "-shared", "-o", tmp_path / "libcuda.so.1", tmp_path / "cuda.c"], check=True)
-    program = "from workflows.checks.machine import cuda_of_driver; print(cuda_of_driver())"
+    program = "from baton.workflows.checks.machine import cuda_of_driver; print(cuda_of_driver())"
     environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": str(ROOT)}
     output = subprocess.run(
         [sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True
@@ -233,12 +234,11 @@ def test_folders_and_a_hub_that_is_allowed_are_fine(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_run_is_refused_and_a_plan_shown(tmp_path: Path) -> None:
     """A plan's recipe may be meant for another machine."""
-    recipe = ROOT / "workflows/recipes/laptop.yaml"
-    content = yaml.safe_load(recipe.read_text())
+    content = shipped("laptop.yaml")
     content["pretrain"]["layout"]["device"] = "L4"
     (tmp_path / "gpu.yaml").write_text(yaml.safe_dump(content))
     python, environment = Path(sys.executable), os.environ | {"BATON_HOME": str(tmp_path / "home")}
-    planned = [sys.executable, "-m", "workflows.plan", str(tmp_path / "gpu.yaml"), "--json"]
+    planned = [sys.executable, "-m", "baton", "plan", str(tmp_path / "gpu.yaml"), "--json"]
     started = [str(python.parent / "pyflyte"), "run", "workflows/pretrain_to_rl.py", "pretrain_to_rl"]
     plan, run = (
         subprocess.run(words, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)

@@ -17,11 +17,11 @@ from transformers import (
     Qwen3Config,
 )
 
-from tasks.core.spec import Problem
+from baton.tasks.core.spec import Problem
+from baton.workflows.checks.table import checked
+from baton.workflows.recipe import Recipe
+from baton.workflows.recipe.error import RecipeError
 from tests.posttrain.tiny import tiny_model
-from workflows.checks.table import checked
-from workflows.recipe import Recipe
-from workflows.recipe.error import RecipeError
 
 SFT = {"sft": {"data": "rows"}}
 GRPO = {"grpo": {"data": "rows", "rewards": [{"length": {"at_most": 3}}]}}

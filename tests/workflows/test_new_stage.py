@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.source import ROOT
+from tests.source import ROOT, copy
 
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
-IMPORT = "from tasks.report.spec import ReportSpec\n"
+IMPORT = "from baton.tasks.report.spec import ReportSpec\n"
 REPORT = "    report = ReportSpec("
 CALL = """    if spec := recipe.section(WordsSpec):
         results["words"] = dag.add("words", "count_words", spec, corpus=corpus)
@@ -25,12 +25,13 @@ CALL = """    if spec := recipe.section(WordsSpec):
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the repository with the stage."""
     tree = tmp_path_factory.mktemp("tree")
-    for folder in ("images", "infra", "tasks", "workflows"):
-        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    copy(tree, "images", "infra", "tasks", "workflows")
     shutil.copytree(ROOT / "tests/workflows/words", tree / "tasks/words", ignore=shutil.ignore_patterns("__pycache__"))
     calls = tree / "workflows/dag/calls.py"
     text = calls.read_text()
-    text = text.replace(IMPORT, f"{IMPORT}from tasks.words.spec import WordsSpec\n").replace(REPORT, CALL + REPORT)
+    text = text.replace(IMPORT, f"{IMPORT}from baton.tasks.words.spec import WordsSpec\n").replace(
+        REPORT, CALL + REPORT
+    )
     calls.write_text(text)
     (tree / "sources").mkdir()
     for number in range(10):
@@ -54,18 +55,22 @@ def ran(tree: Path, *words: str) -> str:
 
 
 def test_its_section_is_described_and_checked(tree: Path) -> None:
-    assert "Characters of the shortest word" in ran(tree, sys.executable, "-m", "workflows.describe", "words")
+    assert "Characters of the shortest word" in ran(tree, sys.executable, "-m", "baton", "describe", "words")
     refused = (tree / "recipe.yaml").read_text().replace("shortest: 3", "shortest: 0")
     (tree / "refused.yaml").write_text(refused)
     done = subprocess.run(
-        [sys.executable, "-m", "workflows.plan", "refused.yaml"], cwd=tree, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "baton", "plan", "refused.yaml"],
+        cwd=tree,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode and "words.shortest" in done.stdout + done.stderr
 
 
 @pytest.mark.long
 def test_it_is_planned_run_cached_and_reported(tree: Path) -> None:
-    assert "words" in ran(tree, sys.executable, "-m", "workflows.plan", "recipe.yaml")
+    assert "words" in ran(tree, sys.executable, "-m", "baton", "plan", "recipe.yaml")
     run = (PYFLYTE, "run", "workflows/pretrain_to_rl.py", "pretrain_to_rl", "--recipe", "recipe.yaml")
     ran(tree, *run)
     (report,) = tree.glob("home/jobs/report-*/output/report.html")

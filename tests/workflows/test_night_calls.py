@@ -2,10 +2,7 @@
 
 from typing import Any
 
-import yaml
-
-from tests.source import ROOT
-from workflows.continuous_training.calls import (
+from baton.workflows.continuous_training.calls import (
     SERVING,
     Night,
     Replayed,
@@ -15,11 +12,12 @@ from workflows.continuous_training.calls import (
     tokenized,
     trained,
 )
-from workflows.continuous_training.recipe import ContinuousRecipe
-from workflows.dag.call import Calls
-from workflows.dag.post_training import BASE
+from baton.workflows.continuous_training.recipe import ContinuousRecipe
+from baton.workflows.dag.call import Calls
+from baton.workflows.dag.post_training import BASE
+from tests.shipped import shipped
 
-CONTENT: dict[str, Any] = yaml.safe_load((ROOT / "workflows/recipes/continuous.yaml").read_text())
+CONTENT: dict[str, Any] = shipped("continuous.yaml")
 NEW = {"": 200_000}
 EXAM = {"evaluate": CONTENT["evaluate"] | {"exam": {"lm_eval": ["piqa"]}}, "promotion": {"metric": "exam.piqa.acc"}}
 

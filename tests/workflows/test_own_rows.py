@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.core.manifest import read_manifest
+from baton.tasks.core.manifest import read_manifest
 from tests.docs.pages import page_blocks
 from tests.posttrain.tiny import tiny_model
 from tests.source import ROOT

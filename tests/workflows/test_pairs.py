@@ -5,19 +5,17 @@ import copy
 import itertools
 import json
 import random
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import yaml
 
-from tasks.core.spec import Problem
-from workflows.checks.table import checked
-from workflows.recipe import Recipe
-from workflows.recipe.error import RecipeError
-from workflows.recipe.text import load
+from baton.tasks.core.spec import Problem
+from baton.workflows.checks.table import checked
+from baton.workflows.recipe import Recipe
+from baton.workflows.recipe.error import RecipeError
+from baton.workflows.recipe.text import load
+from tests.shipped import shipped
 
-LAPTOP = Path(__file__).parents[2] / "workflows" / "recipes" / "laptop.yaml"
 ON_ITS_OWN = "a field that is set to this is left out"
 
 
@@ -93,7 +91,7 @@ PAIRS = [
 
 def refused(*planted: Planted) -> RecipeError:
     """Return the error for the laptop's recipe with these fields set."""
-    recipe = copy.deepcopy(yaml.safe_load(LAPTOP.read_text()))
+    recipe = shipped("laptop.yaml")
     for path, value, _, _ in planted:
         *parents, last = path.split(".")
         section: Any = recipe

@@ -1,4 +1,4 @@
-"""`python -m workflows.plan`, with SkyPilot's prices from small hand-written catalogs."""
+"""`baton plan`, with SkyPilot's prices from small hand-written catalogs."""
 
 import json
 import os
@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
+from baton.workflows.checks.table import checked
+from baton.workflows.plan.planned import plan
+from baton.workflows.plan.text import text
+from baton.workflows.recipe import Recipe, context_of
+from baton.workflows.recipe.error import RecipeError
 from tests.source import ROOT
-from workflows.checks.table import checked
-from workflows.plan.planned import plan
-from workflows.plan.text import text
-from workflows.recipe import Recipe, context_of
-from workflows.recipe.error import RecipeError
 
 BIN = Path(sys.executable).parent
 HEAD = (
@@ -73,7 +73,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "data": {"chat": {"path": str(home / "chat.jsonl")}},
         "post_training": [{"sft": {"data": "chat", "placement": {"accelerators": ["H100:1"]}}}],
     }
-    own = {"name": "own", "stage": "workflows/recipes/merge/merge.py:merge", "inputs": ["corpus"], "makes": "artifact"}
+    own = {
+        "name": "own",
+        "stage": f"{ROOT}/workflows/recipes/merge/merge.py:merge",
+        "inputs": ["corpus"],
+        "makes": "artifact",
+    }
     more["stages"] = [own | {"hours": 2.0, "placement": {"accelerators": ["H100:1"], "time_limit_h": 1.0}}]
     (home / "chat.jsonl").write_text('{"prompt": "2+2=", "completion": "4"}\n')
     (home / "several.yaml").write_text(yaml.safe_dump(recipe(PLACEMENTS["cheapest"]) | more))
@@ -217,7 +222,7 @@ def test_pyflyte_run_refuses_what_is_over_its_limit(plans: dict[str, tuple[int, 
 
 
 def test_skypilot_is_loaded_for_placements_alone() -> None:
-    program = "import sys, workflows.plan.__main__ as p; p.main(sys.argv[1:], standalone_mode=False)"
+    program = "import sys, baton.workflows.plan.command as p; p.main(sys.argv[1:], standalone_mode=False)"
     program = f"import atexit, sys; atexit.register(lambda: print('sky' in sys.modules)); {program}"
     words = [sys.executable, "-c", program, "workflows/recipes/laptop.yaml"]
     ended = subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True)

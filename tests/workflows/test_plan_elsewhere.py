@@ -15,19 +15,19 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from infra.text import brief
-from tasks.convert.load_hf_spec import LoadHFSpec
-from tasks.hardware.machine import Machine
+from baton.infra.text import brief
+from baton.tasks.convert.load_hf_spec import LoadHFSpec
+from baton.tasks.hardware.machine import Machine
+from baton.workflows.checks.run_context import RunContext, planned_for
+from baton.workflows.checks.unread import unread
+from baton.workflows.checks.warnings import warnings_of
+from baton.workflows.plan.command import main
+from baton.workflows.plan.planned import plan
+from baton.workflows.plan.text import text
+from baton.workflows.recipe import Recipe, context_of
 from tests.shapes import shapes_only
 from tests.source import ROOT
 from tests.workflows.test_tuning_recipes import model
-from workflows.checks.run_context import RunContext, planned_for
-from workflows.checks.unread import unread
-from workflows.checks.warnings import warnings_of
-from workflows.plan.__main__ import main
-from workflows.plan.planned import plan
-from workflows.plan.text import text
-from workflows.recipe import Recipe, context_of
 
 SFT = {"data": "chat", "steps": 100, "batch_size": 8}
 
@@ -58,7 +58,15 @@ def recipe(folder: Path, start: str, **sft: Any) -> dict[str, Any]:
 def test_a_model_of_the_hub_is_planned_for_eight_gpus(hub: dict[str, str], tmp_path: Path) -> None:
     wide = {"layout": {"processes": 8, "sharding": "fsdp2"}, "max_prompt_tokens": 512, "max_new_tokens": 512}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe(tmp_path, "owner/name", **wide)))
-    words = [sys.executable, "-m", "workflows.plan", str(tmp_path / "recipe.yaml"), "--device", "h100:8", "--json"]
+    words = [
+        sys.executable,
+        "-m",
+        "baton.workflows.plan",
+        str(tmp_path / "recipe.yaml"),
+        "--device",
+        "h100:8",
+        "--json",
+    ]
     done = subprocess.run(words, cwd=ROOT, env=os.environ | hub, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     found = json.loads(done.stdout)

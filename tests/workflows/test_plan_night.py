@@ -1,4 +1,4 @@
-"""`python -m workflows.plan` plans the next night of a continuous recipe from the state of the registry."""
+"""`baton plan` plans the next night of a continuous recipe from the state of the registry."""
 
 import json
 from pathlib import Path
@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from tasks.data.artifact import Corpus, TokenizedCorpus, Tokenizer
-from tasks.pretrain.artifact import MegatronCheckpoint
+from baton.tasks.data.artifact import Corpus, TokenizedCorpus, Tokenizer
+from baton.tasks.pretrain.artifact import MegatronCheckpoint
+from baton.workflows.checks.table import problems_of
+from baton.workflows.continuous_training.calls import NEW_TEXT, found
+from baton.workflows.continuous_training.recipe import ContinuousRecipe
+from baton.workflows.dag.walk import walk
+from baton.workflows.plan.command import Examined, examined_recipe
 from tests.promote import made
 from tests.source import ROOT
 from tests.tracking.conftest import empty_store, home
 from tests.workflows.test_generations import sealed
-from workflows.checks.table import problems_of
-from workflows.continuous_training.calls import NEW_TEXT, found
-from workflows.continuous_training.recipe import ContinuousRecipe
-from workflows.dag.walk import walk
-from workflows.plan.__main__ import Examined, examined_recipe
 
 __all__ = ["empty_store", "home"]
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from tasks.pretrain.spec import PretrainSpec
-from workflows.plan.planned import plan
-from workflows.plan.sources import planned_sources
-from workflows.recipe import Recipe, context_of
+from baton.tasks.pretrain.spec import PretrainSpec
+from baton.workflows.plan.planned import plan
+from baton.workflows.plan.sources import planned_sources
+from baton.workflows.recipe import Recipe, context_of
 
 
 @pytest.fixture

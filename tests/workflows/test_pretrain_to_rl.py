@@ -14,7 +14,7 @@ import psutil
 import pytest
 import yaml
 
-from tasks.core.manifest import read_manifest, verify
+from baton.tasks.core.manifest import read_manifest, verify
 from tests.workflows.statements import ASKED, DATA, DPO, GRPO, SFT
 
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
@@ -180,10 +180,10 @@ def test_a_second_run_finds_every_stage_in_the_cache_and_registers_the_model_aga
 
 
 def planned(folder: Path, recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return the stages that `python -m workflows.plan` prints in the run's folder, by name."""
+    """Return the stages that `baton plan` prints in the run's folder, by name."""
     path = folder / "planned.yaml"
     path.write_text(yaml.safe_dump(recipe))
-    words = [sys.executable, "-m", "workflows.plan", str(path), "--json"]
+    words = [sys.executable, "-m", "baton", "plan", str(path), "--json"]
     done = subprocess.run(words, cwd=folder, env=environment(folder), check=True, capture_output=True, text=True)
     return {stage["name"]: stage for stage in json.loads(done.stdout)["stages"]}
 

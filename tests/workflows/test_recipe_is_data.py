@@ -10,8 +10,8 @@ from tests.source import ROOT
 # an audit hook also sees files that C code opens
 PROGRAM = """
 import sys, yaml
-from workflows.continuous_training.recipe import ContinuousRecipe, recipe_of
-from workflows.recipe.error import RecipeError
+from baton.workflows.continuous_training.recipe import ContinuousRecipe, recipe_of
+from baton.workflows.recipe.error import RecipeError
 
 content = yaml.safe_load(open(sys.argv[1]))
 FORBIDDEN = ("open", "os.listdir", "os.scandir", "socket.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn", "import")

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from workflows.recipe import Recipe
-from workflows.recipe.error import RecipeError
-from workflows.recipe.text import load
-
-LAPTOP = Path(__file__).parents[2] / "workflows" / "recipes" / "laptop.yaml"
+from baton.workflows.recipe import Recipe
+from baton.workflows.recipe.error import RecipeError
+from baton.workflows.recipe.text import load
+from tests.shipped import shipped, shipped_text
 
 
 def read(text: str) -> Any:
@@ -174,8 +172,8 @@ def test_a_text_is_read_as_yaml_1_2_with_merge_keys(text: str, value: Any) -> No
 @pytest.mark.parametrize("name", ["recipe.yaml", "recipe.yml", "recipe.json", "RECIPE.YAML"])
 @pytest.mark.parametrize("written", ["utf-8", "utf-8-sig"])
 def test_the_same_recipe_is_read_from_yaml_and_json(tmp_path: Path, name: str, written: str) -> None:
-    content = yaml.safe_load(LAPTOP.read_text())
-    text = json.dumps(content, indent="\t") if name.endswith("json") else LAPTOP.read_text().replace("\n", "\r\n")
+    written_text, content = shipped_text("laptop.yaml"), shipped("laptop.yaml")
+    text = json.dumps(content, indent="\t") if name.endswith("json") else written_text.replace("\n", "\r\n")
     (tmp_path / name).write_bytes(text.encode(written))
     assert load(tmp_path / name, Recipe.model_validate) == Recipe.model_validate(content)
 

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.hardware.machine import Machine
-from tasks.hardware.need import MFU
-from workflows.checks.run_context import RunContext
-from workflows.checks.table import checked
-from workflows.continuous_training.recipe import recipe_of
-from workflows.plan.__main__ import main
-from workflows.plan.planned import plan
-from workflows.plan.text import text
-from workflows.recipe import Recipe, context_of
-from workflows.recipe.error import RecipeError
+from baton.tasks.hardware.machine import Machine
+from baton.tasks.hardware.need import MFU
+from baton.workflows.checks.run_context import RunContext
+from baton.workflows.checks.table import checked
+from baton.workflows.continuous_training.recipe import recipe_of
+from baton.workflows.plan.command import main
+from baton.workflows.plan.planned import plan
+from baton.workflows.plan.text import text
+from baton.workflows.recipe import Recipe, context_of
+from baton.workflows.recipe.error import RecipeError
 
 RECIPES = Path(__file__).parents[2] / "workflows" / "recipes"
 # files that only users have
@@ -149,7 +149,7 @@ def test_a_recipe_that_is_not_there_says_so_when_asked(tmp_path: Path, capsys: p
 
 
 def exit_code(recipe: Path) -> int:
-    """Return the exit code of `python -m workflows.plan`."""
+    """Return the exit code of `baton plan`."""
     with pytest.raises(SystemExit) as end:
         main([str(recipe)])
     return int(end.value.code or 0)

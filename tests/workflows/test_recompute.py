@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tasks.artifacts import Artifact, kinds
-from tasks.core.manifest import write_manifest
-from tasks.core.spec import StageSpec
-from tasks.models.artifact import Base
-from workflows.dag.call import Call
-from workflows.dag.recompute import recomputed
+from baton.tasks.artifacts import Artifact, kinds
+from baton.tasks.core.manifest import write_manifest
+from baton.tasks.core.spec import StageSpec
+from baton.tasks.models.artifact import Base
+from baton.workflows.dag.call import Call
+from baton.workflows.dag.recompute import recomputed
 
 Make = Callable[..., Artifact]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.promote.ledger import generations
+from baton.tasks.promote.ledger import generations
 from tests.workflows.statements import ASKED, DATA, DPO, SFT
 from tests.workflows.test_five_days import FIRST, LIBRARY, RECIPE
 from tests.workflows.test_pretrain_to_rl import PYFLYTE, ROOT

@@ -16,17 +16,17 @@ import yaml
 from flytekit.clis.sdk_in_container.run import RunLevelParams
 from flytekit.configuration import Image, ImageConfig, SerializationSettings
 
-import images
-from infra.errors import UserError
-from infra.placement.config import UNUSED
-from tasks.pretrain.task import pretrain
+from baton import images
+from baton.infra.errors import UserError
+from baton.infra.placement.config import UNUSED
+from baton.tasks.pretrain.task import pretrain
+from baton.workflows.checks.run_context import for_a_cluster
+from baton.workflows.cluster.remote import checked_for, pass_on
+from baton.workflows.recipe import Recipe
+from baton.workflows.recipe.text import load
 from tests.source import ROOT
 from tests.workflows.flyte_admin import admin
 from tests.workflows.statements import ASKED, DATA, DPO, SFT
-from workflows.checks.run_context import for_a_cluster
-from workflows.cluster.remote import checked_for, pass_on
-from workflows.recipe import Recipe
-from workflows.recipe.text import load
 
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
 DIGEST = "sha256:" + "0" * 64
@@ -137,7 +137,7 @@ def test_without_images_it_says_how_to_have_them() -> None:
         TEXT | {"data": DATA, "pretrain": {}, "convert": {}, "evaluate": {"statements": ASKED}}, pinned=data_alone
     )
     assert "baton-train, baton-serve, baton-post-train: no image is configured for these pods" in output
-    assert "python -m images REGISTRY" in output
+    assert "baton images REGISTRY" in output
 
 
 def test_a_run_needs_the_images_of_its_stages_alone() -> None:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from starlette.testclient import TestClient
 
-from infra.lineage.app import alone
+from baton.infra.lineage.app import alone
 from tests.source import ROOT
 from tests.workflows.test_pretrain_to_rl import PYFLYTE
 
@@ -82,7 +82,7 @@ def test_a_checkpoint_that_nothing_needs_is_not_trained_again(made: tuple[Path, 
     (folder / "baton").rename(folder / "moved")
     for job in (folder / "moved/jobs").glob("pretrain-*"):
         shutil.rmtree(job)
-    plan = [sys.executable, "-m", "workflows.plan"]
+    plan = [sys.executable, "-m", "baton", "plan"]
     assert "6 stages, 5 of them cached" in command(folder, "moved", *plan, "recipe.yaml")
     (folder / "audited.yaml").write_text(yaml.safe_dump(RECIPE | {"audit": {}}))
     assert "7 stages, 4 of them cached" in command(folder, "moved", *plan, "audited.yaml")

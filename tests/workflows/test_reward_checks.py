@@ -9,11 +9,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from baton.workflows.checks.table import checked
+from baton.workflows.plan.command import main
+from baton.workflows.recipe import Recipe
+from baton.workflows.recipe.error import RecipeError
 from tests.posttrain.tiny import tiny_model
-from workflows.checks.table import checked
-from workflows.plan.__main__ import main
-from workflows.recipe import Recipe
-from workflows.recipe.error import RecipeError
 
 ROWS = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(40)]
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tasks.posttrain.methods.dpo.spec import DPOSpec
-from tasks.posttrain.methods.grpo.spec import GRPOSpec
+from baton.tasks.posttrain.methods.dpo.spec import DPOSpec
+from baton.tasks.posttrain.methods.grpo.spec import GRPOSpec
+from baton.workflows.dag.calls import calls
+from baton.workflows.plan.dry_run import PlannedStage, steps_of
+from baton.workflows.recipe import Recipe
 from tests.posttrain.tiny import tiny_model
-from workflows.dag.calls import calls
-from workflows.plan.dry_run import PlannedStage, steps_of
-from workflows.recipe import Recipe
 
 JUDGE = {"judge": {"model": "judge", "rubric": "Kind."}, "name": "kind"}
 ROWS = [{"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(40)]

@@ -1,16 +1,16 @@
-"""`python -m workflows.rollback` on the command line."""
+"""`baton rollback` on the command line."""
 
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from infra.commands import command
-from tasks.publish.aliases import CHAMPION, version_at
-from tasks.publish.champion import promote
+from baton.infra.commands import command
+from baton.tasks.publish.aliases import CHAMPION, version_at
+from baton.tasks.publish.champion import promote
+from baton.workflows.rollback import main
 from tests.publish.test_champion import NAME, decide, make
 from tests.tracking.conftest import empty_store, free_port, home  # noqa: F401 - fixtures
-from workflows.rollback import main
 
 
 def rollback(*words: str) -> Result:
@@ -29,7 +29,7 @@ def test_it_turns_back_and_says_what_was_and_is(home: Path, tmp_path: Path) -> N
     done = rollback(NAME)
     assert done.stdout == (
         "champion of baton-test: version 1 (base model-1); `previous` is now version 2 (base model-2)\n"
-        f"set aside: 2 (to undo: {command('python -m workflows.rollback baton-test')})\n"
+        f"set aside: 2 (to undo: {command('baton rollback baton-test')})\n"
     )
     found = version_at(NAME, CHAMPION)
     assert found and found.version == 1

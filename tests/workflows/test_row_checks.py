@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tasks.core.spec import Problem
+from baton.tasks.core.spec import Problem
+from baton.workflows.checks.table import checked
+from baton.workflows.recipe import Recipe
+from baton.workflows.recipe.error import RecipeError
 from tests.posttrain.tiny import tiny_model
-from workflows.checks.table import checked
-from workflows.recipe import Recipe
-from workflows.recipe.error import RecipeError
 
 ASKED = {"role": "user", "content": "2 + 2?"}
 SAID = {"role": "assistant", "content": "4."}

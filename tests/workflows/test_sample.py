@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tasks.data.spec import CorpusSpec
-from tasks.rows.spec import RowsSpec
-from workflows.plan.__main__ import main
-from workflows.plan.sample import tried
+from baton.tasks.data.spec import CorpusSpec
+from baton.tasks.rows.spec import RowsSpec
+from baton.workflows.plan.command import main
+from baton.workflows.plan.sample import tried
 
 LONG = " ".join(f"word{number}" for number in range(60))
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.source import ROOT
-from workflows.schedule import Plan, due, reread, run_forever
+from baton.workflows.schedule import Plan, due, reread, run_forever
+from tests.shipped import shipped
 
 NIGHTLY, WEEKLY = Plan("nightly", "0 2 * * *"), Plan("weekly", "0 4 * * 0")
 MONDAY = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -95,7 +95,7 @@ def test_a_small_correction_of_the_clock_starts_nothing_twice() -> None:
 
 def test_a_changed_recipe_counts_from_then_on(tmp_path: Path) -> None:
     """Tuesday's run starts at 2:00. The recipe is changed at 3:00, and is invalid for an hour."""
-    recipe = yaml.safe_load((ROOT / "workflows/recipes/continuous.yaml").read_text())
+    recipe = shipped("continuous.yaml")
     file = tmp_path / "recipe.yaml"
     clock, found = Clock(MONDAY, MONDAY + timedelta(days=3)), list[str]()
 
@@ -141,7 +141,7 @@ def test_nothing_is_due_twice() -> None:
 
 
 def schedule(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "workflows.schedule", *words]
+    command = [sys.executable, "-m", "baton", "schedule", *words]
     return subprocess.run(
         command, env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False
     )
@@ -156,7 +156,7 @@ def test_the_plans_are_listed_with_their_next_starts() -> None:
 
 @pytest.mark.long
 def test_a_recipe_for_a_gpu_that_this_machine_lacks_starts_nothing(tmp_path: Path) -> None:
-    recipe = yaml.safe_load((ROOT / "workflows/recipes/continuous.yaml").read_text())
+    recipe = shipped("continuous.yaml")
     recipe["pretrain"]["layout"] = {"device": "L4"}
     (tmp_path / "gpu.yaml").write_text(yaml.safe_dump(recipe))
     done = schedule("--now", "--recipe", str(tmp_path / "gpu.yaml"), CUDA_VISIBLE_DEVICES="")

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from infra.tracking.redact import HIDDEN
-from workflows.checks.table import checked
-from workflows.recipe import Recipe
-from workflows.recipe.error import RecipeError
+from baton.infra.tracking.redact import HIDDEN
+from baton.workflows.checks.table import checked
+from baton.workflows.recipe import Recipe
+from baton.workflows.recipe.error import RecipeError
 
 SECRETS: dict[str, dict[str, Any]] = {
     "by its name": {"api_key": "hunter22"},

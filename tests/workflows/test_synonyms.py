@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tasks.posttrain.methods import METHODS
-from workflows.recipe import Recipe
-from workflows.recipe.error import RecipeError, models_at
-from workflows.recipe.synonyms import ADVICE, FIELDS
+from baton.tasks.posttrain.methods import METHODS
+from baton.workflows.recipe import Recipe
+from baton.workflows.recipe.error import RecipeError, models_at
+from baton.workflows.recipe.synonyms import ADVICE, FIELDS
 
 SECTIONS = ["", "corpus", "data.one", "pretrain", "pretrain.model", "start_from", "evaluate", "serve"]
 SECTIONS += [f"post_training.0.{method}" for method in METHODS] + ["post_training.0.grpo.rollout_servers"]

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from tasks.hardware.machine import Machine
-from tasks.hardware.need import MFU
+from baton.tasks.hardware.machine import Machine
+from baton.tasks.hardware.need import MFU
+from baton.workflows.checks.table import checked
+from baton.workflows.plan.planned import plan
+from baton.workflows.plan.text import text
+from baton.workflows.recipe import Recipe, context_of
+from baton.workflows.recipe.error import RecipeError
 from tests.shapes import shapes_only
 from tests.workflows.test_recipes import read
-from workflows.checks.table import checked
-from workflows.plan.planned import plan
-from workflows.plan.text import text
-from workflows.recipe import Recipe, context_of
-from workflows.recipe.error import RecipeError
 
 SHAPES: dict[str, dict[str, Any]] = {
     "8B": {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32},
@@ -35,7 +35,9 @@ def model(folder: Path, size: str) -> str:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Simulate a machine with these GPUs."""
-    return lambda *gpus: monkeypatch.setattr("workflows.checks.run_context.this_machine", lambda: Machine(gpus, 2**40))
+    return lambda *gpus: monkeypatch.setattr(
+        "baton.workflows.checks.run_context.this_machine", lambda: Machine(gpus, 2**40)
+    )
 
 
 @pytest.mark.parametrize(

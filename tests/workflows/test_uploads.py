@@ -11,20 +11,20 @@ import yaml
 from datasets import Dataset, DatasetDict
 from flytekit.clis.sdk_in_container.run import RunLevelParams
 
-from infra.storage.address import DIGEST, fetch
-from tasks.data.classifier import check_classifiers
-from tasks.data.curate_spec import CurateStep
-from tasks.evaluate.spec import EvaluatorSpec
-from tasks.evaluate.task_files import place
-from tasks.rows.read import read as read_rows
+from baton.infra.storage.address import DIGEST, fetch
+from baton.tasks.data.classifier import check_classifiers
+from baton.tasks.data.curate_spec import CurateStep
+from baton.tasks.evaluate.spec import EvaluatorSpec
+from baton.tasks.evaluate.task_files import place
+from baton.tasks.rows.read import read as read_rows
+from baton.workflows.checks.run_context import for_a_cluster
+from baton.workflows.cluster.uploads import local_paths, too_large, upload
+from baton.workflows.dag.recorded import with_source_code
+from baton.workflows.recipe import Recipe, context_of
 from tests.cluster.admin import admin
 from tests.cluster.storage import Storage, s3
 from tests.data.test_classifier import LABELS, write_model
 from tests.s3 import S3
-from workflows.checks.run_context import for_a_cluster
-from workflows.cluster.uploads import local_paths, too_large, upload
-from workflows.dag.recorded import with_source_code
-from workflows.recipe import Recipe, context_of
 
 SHARDS = {"tokenizer": {"vocab_size": 512}, "shards": {}, "pretrain": {}}
 
@@ -137,7 +137,7 @@ def test_what_lm_eval_s_tasks_read_travels(
         assert in_pod
         return in_pod.pinned().evaluators()["mine"]
 
-    monkeypatch.setattr("workflows.checks.tasks.tried", lambda *_: None)  # other tests try tasks
+    monkeypatch.setattr("baton.workflows.checks.tasks.tried", lambda *_: None)  # other tests try tasks
     with S3(storage.for_pods).flyte(tmp_path):
         found = submitted_from(tmp_path / "here")
         place(tmp_path / "pod", found.task_files or {}, found.task_data, found.task_place)

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from tasks.data.spec import CorpusSpec
-from tasks.rows.spec import RowsSpec
-from workflows.checks.run_context import RunContext
-from workflows.checks.warnings import warnings_of
+from baton.tasks.data.spec import CorpusSpec
+from baton.tasks.rows.spec import RowsSpec
+from baton.workflows.checks.run_context import RunContext
+from baton.workflows.checks.warnings import warnings_of
 
 
 def test_files_that_are_not_read_are_counted(tmp_path: Path) -> None:

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
-from tasks.core.job import StageError
-from tasks.core.spec import Problem
-from tasks.environments.environments import Environments
-from tasks.environments.spec import ToolUse
-from tasks.posttrain.spec import PROMPTED
-from tasks.rows.stored import Row, encoded, is_conversational
-from workflows.checks.rows import valid_first
-from workflows.checks.run_context import RunContext, runs_on_a_cluster
+from baton.tasks.core.job import StageError
+from baton.tasks.core.spec import Problem
+from baton.tasks.environments.environments import Environments
+from baton.tasks.environments.spec import ToolUse
+from baton.tasks.posttrain.spec import PROMPTED
+from baton.tasks.rows.stored import Row, encoded, is_conversational
+from baton.workflows.checks.rows import valid_first
+from baton.workflows.checks.run_context import RunContext, runs_on_a_cluster
 
 if TYPE_CHECKING:  # pyarrow: not on the path of --help
-    from tasks.rows.rows import First
+    from baton.tasks.rows.rows import First
 
 ROWS = 8  # rows that reset() is tried with
 
@@ -70,8 +70,8 @@ def _tool_use(spec: ToolUse) -> ToolUse:
 
 def _asked(path: str, first: "First") -> list[Row]:
     """The first rows as the stage has them, with prompts; none if they have no prompt, which rows.py reports."""
-    from tasks.evaluate.questions import question_of
-    from tasks.posttrain.encode import prompted
+    from baton.tasks.evaluate.questions import question_of
+    from baton.tasks.posttrain.encode import prompted
 
     if first.kind not in PROMPTED and not (path.startswith("evaluate.") and first.kind == "preference"):
         return []

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-from infra.pod import this_pod
-from infra.progress import say_once
-from infra.text import clause
-from tasks.core.spec import NotSeen, Problem
-from workflows.checks.parts import specs_in
-from workflows.checks.rows import set_problems
-from workflows.checks.run_context import RunContext, is_for_a_cluster
+from baton.infra.pod import this_pod
+from baton.infra.progress import say_once
+from baton.infra.text import clause
+from baton.tasks.core.spec import NotSeen, Problem
+from baton.workflows.checks.parts import specs_in
+from baton.workflows.checks.rows import set_problems
+from baton.workflows.checks.run_context import RunContext, is_for_a_cluster
 
 
 def unusable_paths(context: RunContext) -> list[Problem]:

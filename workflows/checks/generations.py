@@ -5,24 +5,24 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from infra.flyte.hooks import import_lock
-from infra.progress import say_once
-from infra.storage.address import digest_of
-from infra.storage.buckets import StorageError, is_bucket
-from infra.tracking.redact import redact_spec
-from infra.tracking.sqlite_file import store_file
-from infra.tracking.store import tracking_uri
-from tasks.convert.load_hf_spec import LoadHFSpec
-from tasks.core.job import StageError
-from tasks.core.manifest import ArtifactError, Manifest
-from tasks.core.spec import Problem
-from tasks.core.stored import manifest_at
-from tasks.data.spec import TokenizerSpec
-from tasks.models.model_spec import ModelSpec
-from workflows.checks.run_context import RunContext, is_for_a_cluster
+from baton.infra.flyte.hooks import import_lock
+from baton.infra.progress import say_once
+from baton.infra.storage.address import digest_of
+from baton.infra.storage.buckets import StorageError, is_bucket
+from baton.infra.tracking.redact import redact_spec
+from baton.infra.tracking.sqlite_file import store_file
+from baton.infra.tracking.store import tracking_uri
+from baton.tasks.convert.load_hf_spec import LoadHFSpec
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import ArtifactError, Manifest
+from baton.tasks.core.spec import Problem
+from baton.tasks.core.stored import manifest_at
+from baton.tasks.data.spec import TokenizerSpec
+from baton.tasks.models.model_spec import ModelSpec
+from baton.workflows.checks.run_context import RunContext, is_for_a_cluster
 
 if TYPE_CHECKING:
-    from tasks.promote.ledger import Generation
+    from baton.tasks.promote.ledger import Generation
 
 
 def same_as_before(context: RunContext) -> list[Problem]:
@@ -35,7 +35,7 @@ def same_as_before(context: RunContext) -> list[Problem]:
     if store and not store.exists():
         return []
     with import_lock():  # MLflow
-        from tasks.promote.ledger import generations
+        from baton.tasks.promote.ledger import generations
     try:
         before = generations(context.specs["publish"].name, patience_s=0)
         problems = [*_champions(context), *_missing_parts(before)]
@@ -50,7 +50,7 @@ def same_as_before(context: RunContext) -> list[Problem]:
 
 def _champions(context: RunContext) -> Iterator[Problem]:
     """Champions without alias or files."""
-    from tasks.promote.ledger import NoChampion, champion
+    from baton.tasks.promote.ledger import NoChampion, champion
 
     for section in ("publish", "refresh"):
         if spec := context.specs.get(section):
@@ -72,7 +72,7 @@ def _missing_parts(before: "list[Generation]") -> Iterator[Problem]:
 
 def _missing(generations: "list[Generation]", name: str, path: str) -> Iterator[Problem]:
     """The generations without this part, by the sizes of files on this machine's disks only."""
-    from tasks.promote.ledger import LedgerError, manifest_of
+    from baton.tasks.promote.ledger import LedgerError, manifest_of
 
     for generation in generations:
         if (part := generation.parts.get(name)) and not is_bucket(part.place):

@@ -5,15 +5,15 @@ import itertools
 import shutil
 from collections.abc import Iterator
 
-from infra.paths import baton_home
-from infra.text import gigabytes, size
-from tasks.core.spec import Problem
-from tasks.hardware.accelerators import BY_NAME, accelerator
-from tasks.hardware.memory import Place, place_of
-from tasks.pretrain.layout import Layout, layouts
-from tasks.pretrain.memory import estimate
-from tasks.pretrain.spec import PretrainSpec
-from workflows.checks.run_context import (
+from baton.infra.paths import baton_home
+from baton.infra.text import gigabytes, size
+from baton.tasks.core.spec import Problem
+from baton.tasks.hardware.accelerators import BY_NAME, accelerator
+from baton.tasks.hardware.memory import Place, place_of
+from baton.tasks.pretrain.layout import Layout, layouts
+from baton.tasks.pretrain.memory import estimate
+from baton.tasks.pretrain.spec import PretrainSpec
+from baton.workflows.checks.run_context import (
     RunContext,
     devices_of,
     is_planned_for_another_machine,

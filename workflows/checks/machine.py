@@ -1,5 +1,5 @@
 """Check what a recipe's run requires of this machine besides memory: the GPU that the recipe names, its driver and a
-compiler, the tracking store's address, access to the Hugging Face hub. Problems stop a run; `python -m workflows.plan`
+compiler, the tracking store's address, access to the Hugging Face hub. Problems stop a run; `baton plan`
 only prints them, since its recipe may be meant for another machine. Imports nothing heavy."""
 
 import ctypes
@@ -13,18 +13,18 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from infra.paths import home_path
-from infra.progress import say
-from infra.tracking.redact import redact_text
-from infra.tracking.store import ADDRESSES, HOME_OF_STORE, can_hold_store, is_address
-from tasks.convert.load_hf_spec import ask_hub
-from tasks.core.spec import Problem, StageSpec
-from tasks.data.source_spec import HuggingFaceSource, is_path
-from tasks.hardware.accelerators import BY_NAME, Accelerator, accelerator
-from workflows.checks.run_context import RunContext, runs_on_a_cluster
-from workflows.checks.table import CHECKS, checked
-from workflows.checks.warnings import warnings_of
-from workflows.recipe import Recipe, context_of
+from baton.infra.paths import home_path
+from baton.infra.progress import say
+from baton.infra.tracking.redact import redact_text
+from baton.infra.tracking.store import ADDRESSES, HOME_OF_STORE, can_hold_store, is_address
+from baton.tasks.convert.load_hf_spec import ask_hub
+from baton.tasks.core.spec import Problem, StageSpec
+from baton.tasks.data.source_spec import HuggingFaceSource, is_path
+from baton.tasks.hardware.accelerators import BY_NAME, Accelerator, accelerator
+from baton.workflows.checks.run_context import RunContext, runs_on_a_cluster
+from baton.workflows.checks.table import CHECKS, checked
+from baton.workflows.checks.warnings import warnings_of
+from baton.workflows.recipe import Recipe, context_of
 
 R = TypeVar("R", bound=Recipe)
 
@@ -157,7 +157,7 @@ def this_cpu(precision: str, processes: int) -> Accelerator | None:
     not installed."""
     if importlib.util.find_spec("torch") is None:
         return None
-    from tasks.hardware.flops import cpu_peak, measured_bandwidth
+    from baton.tasks.hardware.flops import cpu_peak, measured_bandwidth
 
     peaks = {precision: cpu_peak(precision) / 1e12 / processes}
     return Accelerator("CPU", "", 0, peaks, measured_bandwidth() / processes)

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from infra.text import count, gigabytes, in_yaml
-from tasks.core.spec import Problem, StageSpec
-from tasks.evaluate.spec import EvaluateSpec
-from tasks.hardware.accelerators import BY_NAME
-from tasks.hardware.memory import GPU, USABLE, Memory, Place, place_of
-from tasks.posttrain.adapter_spec import AdapterSpec
-from tasks.posttrain.rollout_spec import RolloutServers
-from tasks.posttrain.spec import LENGTH, PostTrainSpec
-from tasks.vllm.memory import kv_cache_bytes
-from workflows.checks.run_context import RunContext, devices_of, model_of, need, positions_of, runs_on_a_cluster
+from baton.infra.text import count, gigabytes, in_yaml
+from baton.tasks.core.spec import Problem, StageSpec
+from baton.tasks.evaluate.spec import EvaluateSpec
+from baton.tasks.hardware.accelerators import BY_NAME
+from baton.tasks.hardware.memory import GPU, USABLE, Memory, Place, place_of
+from baton.tasks.posttrain.adapter_spec import AdapterSpec
+from baton.tasks.posttrain.rollout_spec import RolloutServers
+from baton.tasks.posttrain.spec import LENGTH, PostTrainSpec
+from baton.tasks.vllm.memory import kv_cache_bytes
+from baton.workflows.checks.run_context import RunContext, devices_of, model_of, need, positions_of, runs_on_a_cluster
 
 MODEL_BYTES = 2  # of a weight in bf16
 WITH_CACHE = 1.1  # memory as a multiple of the weights' size, with vLLM's activations and a minimal KV cache

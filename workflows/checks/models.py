@@ -5,18 +5,18 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
-from infra.progress import say_once
-from infra.storage.buckets import StorageError, is_bucket
-from tasks.convert.families import FAMILIES
-from tasks.convert.load_hf_spec import LoadHFSpec
-from tasks.core.job import StageError
-from tasks.core.spec import Problem, StageSpec
-from tasks.models.hf_files import HFModelFiles, ModelFilesError
-from tasks.models.model_spec import FAMILIES as SHAPES
-from tasks.posttrain.adapter_spec import linear_layers
-from tasks.vllm.architectures import HEAD_SIZES, has_architecture, unsupported
-from workflows.checks.run_context import RunContext, devices_of, runs_on_a_cluster
-from workflows.dag.post_training import BASE
+from baton.infra.progress import say_once
+from baton.infra.storage.buckets import StorageError, is_bucket
+from baton.tasks.convert.families import FAMILIES
+from baton.tasks.convert.load_hf_spec import LoadHFSpec
+from baton.tasks.core.job import StageError
+from baton.tasks.core.spec import Problem, StageSpec
+from baton.tasks.models.hf_files import HFModelFiles, ModelFilesError
+from baton.tasks.models.model_spec import FAMILIES as SHAPES
+from baton.tasks.posttrain.adapter_spec import linear_layers
+from baton.tasks.vllm.architectures import HEAD_SIZES, has_architecture, unsupported
+from baton.workflows.checks.run_context import RunContext, devices_of, runs_on_a_cluster
+from baton.workflows.dag.post_training import BASE
 
 
 def problems_of_models(context: RunContext) -> Iterator[Problem]:
@@ -59,7 +59,7 @@ def _linear(context: RunContext) -> set[str] | None:
     spec: LoadHFSpec | None = context.specs.get("start_from")
     try:
         if spec and not spec.missing() and (files := spec.described()) and (folder := to_open(spec)):
-            from tasks.convert.check_model import check_model  # imports Transformers
+            from baton.tasks.convert.check_model import check_model  # imports Transformers
 
             return check_model(folder, files).linear
     except (ModelFilesError, StageError, StorageError):
@@ -86,7 +86,7 @@ def _tuned(context: RunContext, spec: LoadHFSpec, files: HFModelFiles) -> list[s
     if files.latent and (on_cpu := [path for path, stage in stages.items() if _on_a_cpu(context, stage)]):
         issues.append(f"a model without latent attention, which vLLM ({', '.join(on_cpu)}) supports only on GPUs")
     if not issues and (folder := to_open(spec)):
-        from tasks.convert.check_model import check_model  # imports Transformers
+        from baton.tasks.convert.check_model import check_model  # imports Transformers
 
         check_model(folder, files)
     return issues
@@ -98,7 +98,7 @@ def _imported(context: RunContext, spec: LoadHFSpec, files: HFModelFiles) -> lis
     if kind not in FAMILIES:
         return [f"a model of a family that `pretrain` continues ({', '.join(SHAPES)}); this one is {kind}"]
     if folder := to_open(spec):
-        from tasks.convert.import_model import description, open_hugging_face  # imports Transformers
+        from baton.tasks.convert.import_model import description, open_hugging_face  # imports Transformers
 
         description(open_hugging_face(folder), None)
     return []

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from tasks.core.spec import Spec
+from baton.tasks.core.spec import Spec
 
 
 def specs_in(value: Any, path: str = "") -> Iterator[tuple[str, Spec]]:

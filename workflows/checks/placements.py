@@ -4,10 +4,10 @@ import importlib.util
 import os
 from collections.abc import Iterator
 
-from infra.storage.buckets import is_bucket, storage_of
-from infra.tracking.redact import HIDDEN, redact_text
-from tasks.core.spec import Problem
-from workflows.checks.run_context import RunContext, placements_of, runs_on_a_cluster
+from baton.infra.storage.buckets import is_bucket, storage_of
+from baton.infra.tracking.redact import HIDDEN, redact_text
+from baton.tasks.core.spec import Problem
+from baton.workflows.checks.run_context import RunContext, placements_of, runs_on_a_cluster
 
 
 def placements(context: RunContext) -> Iterator[Problem]:

@@ -4,14 +4,14 @@ columns that it names in the set's first rows."""
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from tasks.core.job import StageError
-from tasks.core.spec import Problem
-from tasks.rewards.scorer import Scorer, missing_columns
-from tasks.rewards.spec import RewardSpec, rewards_problems
-from tasks.rows.stored import Row, partial_columns, reserved_columns, reward_columns
-from workflows.checks.rows import valid_first
-from workflows.checks.run_context import RunContext, runs_on_a_cluster
-from workflows.dag.post_training import reward_lists
+from baton.tasks.core.job import StageError
+from baton.tasks.core.spec import Problem
+from baton.tasks.rewards.scorer import Scorer, missing_columns
+from baton.tasks.rewards.spec import RewardSpec, rewards_problems
+from baton.tasks.rows.stored import Row, partial_columns, reserved_columns, reward_columns
+from baton.workflows.checks.rows import valid_first
+from baton.workflows.checks.run_context import RunContext, runs_on_a_cluster
+from baton.workflows.dag.post_training import reward_lists
 
 
 def problems_of_rewards(context: RunContext) -> Iterator[Problem]:

@@ -9,20 +9,20 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from infra.progress import say_once
-from infra.storage.address import digest_of
-from infra.storage.buckets import is_bucket
-from tasks.core.job import StageError
-from tasks.core.spec import Problem
-from tasks.evaluate.spec import EvaluatorSpec
-from tasks.rows.spec import MOST_SEEN, RowsSpec
-from tasks.rows.stored import Row, is_conversational, split_key
-from workflows.checks.run_context import RunContext, positions_of, runs_on_a_cluster
-from workflows.dag.post_training import ResolvedStage
+from baton.infra.progress import say_once
+from baton.infra.storage.address import digest_of
+from baton.infra.storage.buckets import is_bucket
+from baton.tasks.core.job import StageError
+from baton.tasks.core.spec import Problem
+from baton.tasks.evaluate.spec import EvaluatorSpec
+from baton.tasks.rows.spec import MOST_SEEN, RowsSpec
+from baton.tasks.rows.stored import Row, is_conversational, split_key
+from baton.workflows.checks.run_context import RunContext, positions_of, runs_on_a_cluster
+from baton.workflows.dag.post_training import ResolvedStage
 
 if TYPE_CHECKING:  # Transformers: not on the path of --help
-    from tasks.posttrain.encode import RowEncoder
-    from tasks.rows.rows import First
+    from baton.tasks.posttrain.encode import RowEncoder
+    from baton.tasks.rows.rows import First
 
 LOOK_S = 5.0  # time limit for reading the rows of a set
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)  # of held-out rows, to suggest
@@ -69,7 +69,7 @@ def set_problems(rows: RowsSpec) -> list[Problem]:
     problems = rows.missing()
     if problems or rows.path is None:
         return problems
-    from tasks.rows.first import faults  # imports pyarrow
+    from baton.tasks.rows.first import faults  # imports pyarrow
 
     return faults(rows)
 
@@ -81,10 +81,10 @@ def first_of(rows: RowsSpec) -> "First | None":
     if not (rows.function or folder) or rows.documents or rows.placement or runs_on_a_cluster():
         if rows.path is None:
             return None
-        from tasks.rows.first import first_of_files  # imports pyarrow
+        from baton.tasks.rows.first import first_of_files  # imports pyarrow
 
         return first_of_files(rows)
-    from tasks.rows.first import TooSlow, first_rows
+    from baton.tasks.rows.first import TooSlow, first_rows
 
     try:
         return first_rows(rows)
@@ -137,7 +137,7 @@ def _rendered(
 
 def _is_accepted(row: Row, rows: RowsSpec, encoder: "RowEncoder") -> bool:
     """Return whether a row is used. It is not if the chat template rejects it and the set drops faulty rows."""
-    from tasks.posttrain.encode import RowRefused
+    from baton.tasks.posttrain.encode import RowRefused
 
     if rows.faulty == "drop":
         try:
@@ -152,8 +152,8 @@ def _refused(
 ) -> list[Problem]:
     """Rows of files that the chat template or one of these stages rejects, as far as there is time to read them. The
     stages find them too, but only after the model was loaded."""
-    from tasks.posttrain.encode import RowRefused
-    from tasks.rows.rows import with_places
+    from baton.tasks.posttrain.encode import RowRefused
+    from baton.tasks.rows.rows import with_places
 
     if rows.path is None or digest_of(rows.path) or is_bucket(rows.path):
         return []
@@ -178,8 +178,8 @@ def _refused(
 def _empty_split(name: str, rows: RowsSpec, first: "First") -> Iterator[Problem]:
     """A set with no row in one of its splits, which its stage would refuse. Files are read until both splits have one,
     as far as there is time; another source is checked if its first rows are all of its rows."""
-    from tasks.data.documents import split_of
-    from tasks.rows.rows import with_places
+    from baton.tasks.data.documents import split_of
+    from baton.tasks.rows.rows import with_places
 
     if rows.documents or not 0 < rows.held_out < 1:
         return
@@ -207,7 +207,7 @@ def _empty_split(name: str, rows: RowsSpec, first: "First") -> Iterator[Problem]
 
 def _note_few_held_out(name: str, spec: EvaluatorSpec, rows: RowsSpec, first: "First") -> None:
     """Warn if a set that was read to its end holds out fewer rows than an evaluator's `prompts`."""
-    from tasks.data.documents import split_of
+    from baton.tasks.data.documents import split_of
 
     if rows.documents or first.faults or len(first.rows) >= MOST_SEEN:
         return
@@ -239,7 +239,7 @@ def _unusable(step: ResolvedStage, first: "First", rows: RowsSpec) -> Iterator[P
 
 def _refusal(step: ResolvedStage, row: Row, kind: str) -> str:
     """The reason why a stage cannot use a row: it has a `label`, or cannot be split into a prompt and an answer."""
-    from tasks.posttrain.encode import RowRefused, prompted
+    from baton.tasks.posttrain.encode import RowRefused, prompted
 
     if step.spec.splits_messages and kind == "messages":
         try:
@@ -251,7 +251,7 @@ def _refusal(step: ResolvedStage, row: Row, kind: str) -> str:
 
 def _no_question(name: str, spec: EvaluatorSpec, first: "First") -> Iterator[Problem]:
     """Rows without a question that an evaluator could ask."""
-    from tasks.evaluate.questions import question_of
+    from baton.tasks.evaluate.questions import question_of
 
     try:
         for row in first.rows:
@@ -268,8 +268,8 @@ def _encoder(context: RunContext, rows: Sequence[Row]) -> "RowEncoder | Problem 
     folder = model.folder()
     if folder is None:
         return None
-    from tasks.models.tokenizers import load
-    from tasks.posttrain.encode import RowEncoder
+    from baton.tasks.models.tokenizers import load
+    from baton.tasks.posttrain.encode import RowEncoder
 
     try:
         tokenizer = load(folder, model.chat_template)
@@ -281,7 +281,7 @@ def _encoder(context: RunContext, rows: Sequence[Row]) -> "RowEncoder | Problem 
 
 
 def _tuned_on(step: ResolvedStage, first: "First", drops: bool, encoder: "RowEncoder", positions: int) -> list[Problem]:
-    from tasks.posttrain.encode import RowRefused
+    from baton.tasks.posttrain.encode import RowRefused
 
     limits, lengths = step.spec.limits(positions), []
     try:
@@ -312,7 +312,7 @@ def _tuned_on(step: ResolvedStage, first: "First", drops: bool, encoder: "RowEnc
 
 def _asked(name: str, spec: EvaluatorSpec, rows: Sequence[Row], encoder: "RowEncoder", positions: int) -> list[Problem]:
     """The problems of an evaluator with a prompt that the template rejects, or longer than the model's positions."""
-    from tasks.evaluate.questions import question_of
+    from baton.tasks.evaluate.questions import question_of
 
     try:
         prompts = [row | {"prompt": question_of(name, row)[0]} for row in rows]

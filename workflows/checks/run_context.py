@@ -6,16 +6,16 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from infra.placement.config import Placement
-from infra.pod import this_pod
-from tasks.core.spec import StageSpec
-from tasks.hardware.accelerators import BY_NAME
-from tasks.hardware.machine import Machine, this_machine
-from tasks.hardware.memory import GPU, Kernels
-from tasks.hardware.need import Conditions, Need, need_of
-from tasks.models.model_spec import FAMILIES, ExpertsSpec, ModelSpec
-from tasks.posttrain.spec import LENGTH
-from workflows.dag.post_training import ResolvedStage, steps
+from baton.infra.placement.config import Placement
+from baton.infra.pod import this_pod
+from baton.tasks.core.spec import StageSpec
+from baton.tasks.hardware.accelerators import BY_NAME
+from baton.tasks.hardware.machine import Machine, this_machine
+from baton.tasks.hardware.memory import GPU, Kernels
+from baton.tasks.hardware.need import Conditions, Need, need_of
+from baton.tasks.models.model_spec import FAMILIES, ExpertsSpec, ModelSpec
+from baton.tasks.posttrain.spec import LENGTH
+from baton.workflows.dag.post_training import ResolvedStage, steps
 
 # the fields of config.json that give a dense model's shape
 SIZES = {"model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"}

@@ -8,15 +8,15 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from infra.pod_spec import secrets_of_all
-from infra.tracking.redact import HIDDEN, redact, redact_code
-from tasks.core.spec import Problem
-from tasks.data.curate_spec import CurateStep
-from tasks.data.source_spec import FunctionSource
-from tasks.rows.spec import RowsSpec
-from tasks.user_code.functions import Function
-from workflows.checks.parts import items, specs_in
-from workflows.checks.run_context import RunContext, runs_on_a_cluster
+from baton.infra.pod_spec import secrets_of_all
+from baton.infra.tracking.redact import HIDDEN, redact, redact_code
+from baton.tasks.core.spec import Problem
+from baton.tasks.data.curate_spec import CurateStep
+from baton.tasks.data.source_spec import FunctionSource
+from baton.tasks.rows.spec import RowsSpec
+from baton.tasks.user_code.functions import Function
+from baton.workflows.checks.parts import items, specs_in
+from baton.workflows.checks.run_context import RunContext, runs_on_a_cluster
 
 STORED = "a recipe is stored as plain text with everything derived from it"
 NAMES = ("placement.secrets", "pod.secrets")  # fields with names of variables, not their values

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from tasks.core.spec import Problem, Spec
-from tasks.data.curate_spec import EVALUATE, against_evaluation
-from tasks.data.spec import CorpusSpec
-from workflows.checks.run_context import RunContext
-from workflows.dag.post_training import names_problems, rank_problems
+from baton.tasks.core.spec import Problem, Spec
+from baton.tasks.data.curate_spec import EVALUATE, against_evaluation
+from baton.tasks.data.spec import CorpusSpec
+from baton.workflows.checks.run_context import RunContext
+from baton.workflows.dag.post_training import names_problems, rank_problems
 
 # stage: the stage that it needs, and that stage's output
 NEEDS = {

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator
 
-from infra.storage.buckets import StorageError
-from tasks.convert.families import read
-from tasks.convert.load_hf_spec import LoadHFSpec
-from tasks.convert.spec import unexportable
-from tasks.core.spec import Problem
-from tasks.models.errors import ConversionError
-from tasks.models.model_spec import ModelSpec
-from tasks.models.tokenizer_files import vocabulary
-from tasks.vllm.architectures import HEAD_SIZES
-from workflows.checks.models import to_open, with_vllm
-from workflows.checks.run_context import RunContext, positions_of, vocabulary_of
+from baton.infra.storage.buckets import StorageError
+from baton.tasks.convert.families import read
+from baton.tasks.convert.load_hf_spec import LoadHFSpec
+from baton.tasks.convert.spec import unexportable
+from baton.tasks.core.spec import Problem
+from baton.tasks.models.errors import ConversionError
+from baton.tasks.models.model_spec import ModelSpec
+from baton.tasks.models.tokenizer_files import vocabulary
+from baton.tasks.vllm.architectures import HEAD_SIZES
+from baton.workflows.checks.models import to_open, with_vllm
+from baton.workflows.checks.run_context import RunContext, positions_of, vocabulary_of
 
 # pretrain.model's fields as named in config.json
 IN_CONFIG = {
@@ -85,8 +85,8 @@ def _initial(spec: LoadHFSpec) -> ModelSpec | None:
     """The model to start from, if it is on this machine and can be trained; problems_of_models() reports why not."""
     try:
         if folder := to_open(spec):
-            from tasks.convert.from_spec import model_spec  # imports Transformers
-            from tasks.convert.megatron_model import full_config
+            from baton.tasks.convert.from_spec import model_spec  # imports Transformers
+            from baton.tasks.convert.megatron_model import full_config
 
             fields = full_config(folder)
             return model_spec(fields["model_type"], read(fields))

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator
 
-from tasks.core.seeds import title_of
-from tasks.core.spec import Problem
-from tasks.custom.function import checked
-from tasks.custom.spec import GROUP, CustomSpec
-from workflows.checks.run_context import RunContext, runs_on_a_cluster
-from workflows.checks.sections import FIT
-from workflows.dag.calls import calls
-from workflows.dag.custom_stages import NOT_RESERVED, is_reserved, made_of
-from workflows.dag.post_training import BASE
-from workflows.dag.tuning import ROWS
-from workflows.recipe import Recipe
+from baton.tasks.core.seeds import title_of
+from baton.tasks.core.spec import Problem
+from baton.tasks.custom.function import checked
+from baton.tasks.custom.spec import GROUP, CustomSpec
+from baton.workflows.checks.run_context import RunContext, runs_on_a_cluster
+from baton.workflows.checks.sections import FIT
+from baton.workflows.dag.calls import calls
+from baton.workflows.dag.custom_stages import NOT_RESERVED, is_reserved, made_of
+from baton.workflows.dag.post_training import BASE
+from baton.workflows.dag.tuning import ROWS
+from baton.workflows.recipe import Recipe
 
 # titles of calls whose outputs custom stages cannot have
 LATER = ("check-best", "choose", "serve", "publish", "report")

@@ -4,26 +4,26 @@ do."""
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from tasks.core.spec import Problem
-from workflows.checks.environments import problems_of_environments
-from workflows.checks.files import files, unusable_paths
-from workflows.checks.generations import same_as_before
-from workflows.checks.hardware import disk, hardware, layout
-from workflows.checks.memory import tuning_memory, vllm_memory
-from workflows.checks.models import adapted_layers, problems_of_models
-from workflows.checks.placements import placements
-from workflows.checks.rewards import problems_of_rewards
-from workflows.checks.rows import problems_of_rows
-from workflows.checks.run_context import RunContext
-from workflows.checks.secrets import secret_values, unset_variables
-from workflows.checks.sections import FIT, best, decontamination, fields, order
-from workflows.checks.shapes import convertible, head_size, positions, same_model, same_tokenizer, vocabulary_size
-from workflows.checks.stages import functions_of_stages, names_of_stages
-from workflows.checks.tasks import problems_of_tasks
-from workflows.cluster.pod_defaults import too_small
-from workflows.plan.costs import over_budget
-from workflows.recipe import Recipe, context_of
-from workflows.recipe.error import RecipeError, first_of_each
+from baton.tasks.core.spec import Problem
+from baton.workflows.checks.environments import problems_of_environments
+from baton.workflows.checks.files import files, unusable_paths
+from baton.workflows.checks.generations import same_as_before
+from baton.workflows.checks.hardware import disk, hardware, layout
+from baton.workflows.checks.memory import tuning_memory, vllm_memory
+from baton.workflows.checks.models import adapted_layers, problems_of_models
+from baton.workflows.checks.placements import placements
+from baton.workflows.checks.rewards import problems_of_rewards
+from baton.workflows.checks.rows import problems_of_rows
+from baton.workflows.checks.run_context import RunContext
+from baton.workflows.checks.secrets import secret_values, unset_variables
+from baton.workflows.checks.sections import FIT, best, decontamination, fields, order
+from baton.workflows.checks.shapes import convertible, head_size, positions, same_model, same_tokenizer, vocabulary_size
+from baton.workflows.checks.stages import functions_of_stages, names_of_stages
+from baton.workflows.checks.tasks import problems_of_tasks
+from baton.workflows.cluster.pod_defaults import too_small
+from baton.workflows.plan.costs import over_budget
+from baton.workflows.recipe import Recipe, context_of
+from baton.workflows.recipe.error import RecipeError, first_of_each
 
 R = TypeVar("R", bound=Recipe)
 Check = Callable[[RunContext], Iterable[Problem]]

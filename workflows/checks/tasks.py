@@ -9,14 +9,14 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
-from infra.errors import UserError
-from infra.pod import this_pod
-from infra.progress import say_once
-from infra.storage.buckets import is_bucket
-from tasks.core.spec import Problem
-from tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
-from tasks.evaluate.try_tasks import Tried, tried
-from workflows.checks.run_context import RunContext, runs_on_a_cluster
+from baton.infra.errors import UserError
+from baton.infra.pod import this_pod
+from baton.infra.progress import say_once
+from baton.infra.storage.buckets import is_bucket
+from baton.tasks.core.spec import Problem
+from baton.tasks.evaluate.spec import EvaluateSpec, EvaluatorSpec
+from baton.tasks.evaluate.try_tasks import Tried, tried
+from baton.workflows.checks.run_context import RunContext, runs_on_a_cluster
 
 
 def problems_of_tasks(context: RunContext) -> list[Problem]:

@@ -3,10 +3,10 @@
 import os
 from collections.abc import Iterator
 
-from tasks.convert.load_hf_spec import LoadHFSpec
-from tasks.models.model_spec import FAMILIES
-from workflows.checks.machine import OFFLINE, YES, of_the_hub
-from workflows.checks.run_context import RunContext, model_of
+from baton.tasks.convert.load_hf_spec import LoadHFSpec
+from baton.tasks.models.model_spec import FAMILIES
+from baton.workflows.checks.machine import OFFLINE, YES, of_the_hub
+from baton.workflows.checks.run_context import RunContext, model_of
 
 MODELS = "the size, memory and hours of the stages that use it are not known"
 

@@ -3,12 +3,12 @@ run."""
 
 from collections.abc import Callable, Iterator
 
-from infra.storage.buckets import is_bucket
-from tasks.core.spec import StageSpec
-from tasks.data.source_spec import OnDisk
-from tasks.models.rates import unusual
-from workflows.checks.run_context import RunContext, is_planned_for_another_machine, model_of
-from workflows.cluster.pod_defaults import low_memory
+from baton.infra.storage.buckets import is_bucket
+from baton.tasks.core.spec import StageSpec
+from baton.tasks.data.source_spec import OnDisk
+from baton.tasks.models.rates import unusual
+from baton.workflows.checks.run_context import RunContext, is_planned_for_another_machine, model_of
+from baton.workflows.cluster.pod_defaults import low_memory
 
 
 def warnings_of(context: RunContext) -> list[str]:

@@ -16,13 +16,13 @@ from flytekit.configuration import Config, ImageConfig
 from flytekit.exceptions.user import FlyteTimeout
 from flytekit.remote import FlyteRemote
 
-from infra.flyte.admin import ERRORS, admin_version, pod_reason, short, start, task_types
-from infra.placement.config import TASK_TYPE
-from infra.pod_spec import PodSpec, in_bytes, in_cores
-from infra.text import clause
-from infra.tracking.code import PROJECT
-from workflows.cluster.probe import look, looked
-from workflows.cluster.remote import StagePod, absent_images, images_needed, without_image
+from baton.infra.flyte.admin import ERRORS, admin_version, pod_reason, short, start, task_types
+from baton.infra.placement.config import TASK_TYPE
+from baton.infra.pod_spec import PodSpec, in_bytes, in_cores
+from baton.infra.text import clause
+from baton.infra.tracking.code import PROJECT
+from baton.workflows.cluster.probe import look, looked
+from baton.workflows.cluster.remote import StagePod, absent_images, images_needed, without_image
 
 POLL_S = 2
 SLICE_S = 10  # between two questions why the pod has not ended
@@ -106,7 +106,7 @@ def _images(config: ImageConfig, needed: list[str]) -> Check:
         return Check(
             "images",
             "failed",
-            f"{', '.join(missing)}: missing under images: in --config; `python -m images` adds them, and --recipe FILE "
+            f"{', '.join(missing)}: missing under images: in --config; `baton images` adds them, and --recipe FILE "
             "asks for those of its stages alone",
         )
     if tagged := [name for name in needed if name not in by_name or not by_name[name].digest]:
@@ -127,7 +127,7 @@ def _connector(address: str | None) -> Check:
             "connector", "failed", f"{address}: {short(error)}; kubectl -n flyte logs deployment/baton-connector"
         )
     if TASK_TYPE not in kinds:
-        fix = "start it with --modules infra.flyte.connector"
+        fix = "start it with --modules baton.infra.flyte.connector"
         return Check("connector", "failed", f"{address} runs {', '.join(sorted(kinds))}, not {TASK_TYPE}; {fix}")
     return Check("connector", "ok", f"{address} runs placed stages")
 
@@ -175,7 +175,7 @@ def _pod(
         return
     finally:
         if execution is not None and not execution.is_done:
-            remote.terminate(execution, "python -m workflows.cluster check has ended")
+            remote.terminate(execution, "baton cluster check has ended")
     if execution.closure.phase != WorkflowExecutionPhase.SUCCEEDED:
         message = execution.error.message if execution.error else ""
         yield Check("pod", "failed", f"{clause(telling(message)) or 'Flyte gives no reason'}{cure(message)}; {url}")

@@ -5,13 +5,13 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from infra.pod_spec import PodSpec, Resources, in_bytes, in_gib, in_mib
-from infra.process.limits import MIB
-from tasks.core.spec import Problem, StageSpec
-from tasks.hardware.memory import CPU, GPU
-from tasks.pretrain.spec import PretrainSpec
-from workflows.checks.run_context import RunContext, model_of, need
-from workflows.recipe.override import replaced
+from baton.infra.pod_spec import PodSpec, Resources, in_bytes, in_gib, in_mib
+from baton.infra.process.limits import MIB
+from baton.tasks.core.spec import Problem, StageSpec
+from baton.tasks.hardware.memory import CPU, GPU
+from baton.tasks.pretrain.spec import PretrainSpec
+from baton.workflows.checks.run_context import RunContext, model_of, need
+from baton.workflows.recipe.override import replaced
 
 R = TypeVar("R", bound=BaseModel)
 

@@ -1,4 +1,4 @@
-"""A tiny workflow that `python -m workflows.cluster check` runs in a pod, to check the cluster from inside."""
+"""A tiny workflow that `baton cluster check` runs in a pod, to check the cluster from inside."""
 
 import os
 import platform
@@ -8,12 +8,12 @@ from pathlib import Path
 
 from flytekit import FlyteContextManager, Workflow, task
 
-from infra.errors import UserError
-from infra.pod_spec import PodSpec, Resources, short_of
-from infra.process import limits
-from infra.tracking.store import check_reachable, passed_on, shown_uri
+from baton.infra.errors import UserError
+from baton.infra.pod_spec import PodSpec, Resources, short_of
+from baton.infra.process import limits
+from baton.infra.tracking.store import check_reachable, passed_on, shown_uri
 
-NAME = "workflows.cluster.probe.looked"
+NAME = "baton.workflows.cluster.probe.looked"
 TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 STATUS = Path("/proc/self/status")
 PLACES = {"shared memory": "/dev/shm", "disk": "/"}

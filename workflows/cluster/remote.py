@@ -9,31 +9,31 @@ from typing import Any, TypeVar
 
 from flytekit.configuration import Image, ImageConfig
 
-import images
-from infra.commands import command
-from infra.flyte.command_line import console, image_config
-from infra.flyte.pod_template import check_one_template
-from infra.placement.config import UNUSED
-from infra.pod_spec import FAMILIES, PodSpec, Resources
-from infra.progress import say
-from infra.storage.buckets import is_bucket
-from infra.tracking.code import code_version
-from infra.tracking.machine import CONSOLE, LINEAGE
-from infra.tracking.redact import redact_text
-from infra.tracking.remote_run import CODE
-from infra.tracking.repository import for_pods
-from infra.tracking.store import passed_on
-from tasks.core.spec import Problem
-from workflows.checks.run_context import RunContext
-from workflows.checks.table import CHECKS, checked
-from workflows.checks.warnings import warnings_of
-from workflows.cluster.pod_defaults import fitted, gpus_of_all
-from workflows.cluster.uploads import local_paths, too_large, upload
-from workflows.continuous_training.recipe import ContinuousRecipe
-from workflows.dag.calls import calls
-from workflows.dag.recorded import with_source_code
-from workflows.dag.tasks import TASKS
-from workflows.recipe import Recipe, context_of
+from baton import images
+from baton.infra.commands import command
+from baton.infra.flyte.command_line import console, image_config
+from baton.infra.flyte.pod_template import check_one_template
+from baton.infra.placement.config import UNUSED
+from baton.infra.pod_spec import FAMILIES, PodSpec, Resources
+from baton.infra.progress import say
+from baton.infra.storage.buckets import is_bucket
+from baton.infra.tracking.code import code_version
+from baton.infra.tracking.machine import CONSOLE, LINEAGE
+from baton.infra.tracking.redact import redact_text
+from baton.infra.tracking.remote_run import CODE
+from baton.infra.tracking.repository import for_pods
+from baton.infra.tracking.store import passed_on
+from baton.tasks.core.spec import Problem
+from baton.workflows.checks.run_context import RunContext
+from baton.workflows.checks.table import CHECKS, checked
+from baton.workflows.checks.warnings import warnings_of
+from baton.workflows.cluster.pod_defaults import fitted, gpus_of_all
+from baton.workflows.cluster.uploads import local_paths, too_large, upload
+from baton.workflows.continuous_training.recipe import ContinuousRecipe
+from baton.workflows.dag.calls import calls
+from baton.workflows.dag.recorded import with_source_code
+from baton.workflows.dag.tasks import TASKS
+from baton.workflows.recipe import Recipe, context_of
 
 STORE = "MLFLOW_TRACKING_URI"
 # A pod has nothing of the client's environment
@@ -100,11 +100,11 @@ def images_of(run: Any, needed: Collection[str]) -> None:
 def absent_images(config: ImageConfig, needed: Collection[str]) -> str:
     """A message about pinned images that their registries lack; empty if there is none. Pods would try to pull them for
     ten minutes, and record nothing."""
-    from infra.image_registry import absent  # imports Docker's library
+    from baton.infra.image_registry import absent  # imports Docker's library
 
     pinned = [found.full for name in sorted(needed) if (found := config.find_image(name)) and found.digest]
     unavailable = absent(pinned)
-    fix = f"`{command('python -m images REGISTRY')}` pushes and pins them, or correct their names"
+    fix = f"`{command('baton images REGISTRY')}` pushes and pins them, or correct their names"
     return (
         f"{', '.join(unavailable)}: not in {'its' if len(unavailable) == 1 else 'their'} registry; {fix}"
         if unavailable

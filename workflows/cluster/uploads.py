@@ -11,15 +11,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from infra.progress import say
-from infra.storage.address import DIGEST, File, pack
-from infra.storage.buckets import is_bucket
-from infra.text import size
-from tasks.core.spec import Problem
-from tasks.evaluate.spec import EvaluateSpec
-from workflows.checks.run_context import RunContext
-from workflows.recipe import Recipe
-from workflows.recipe.override import replaced
+from baton.infra.progress import say
+from baton.infra.storage.address import DIGEST, File, pack
+from baton.infra.storage.buckets import is_bucket
+from baton.infra.text import size
+from baton.tasks.core.spec import Problem
+from baton.tasks.evaluate.spec import EvaluateSpec
+from baton.workflows.checks.run_context import RunContext
+from baton.workflows.recipe import Recipe
+from baton.workflows.recipe.override import replaced
 
 R = TypeVar("R", bound=Recipe)
 

@@ -13,19 +13,19 @@ earlier ones, and artifacts of earlier generations, whose names are those of `of
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tasks.choose.spec import ChooseSpec
-from tasks.data.spec import CorpusSpec, GatherSpec
-from tasks.pretrain.optimizer_spec import OptimizerSpec
-from tasks.pretrain.spec import PretrainSpec
-from tasks.promote.spec import PromoteSpec, PromotionSpec
-from tasks.report.spec import ReportSpec
-from workflows.continuous_training.recipe import ContinuousRecipe
-from workflows.continuous_training.replay import Tokens, source_weights, summed
-from workflows.dag.call import Calls
-from workflows.dag.corpora import evaluated_names, new_of, shards_of
-from workflows.dag.custom_stages import EVALUATION
-from workflows.dag.post_training import BASE, CHAMPION
-from workflows.dag.tuning import custom_parts, decontaminated, parts_of, prepared, rewards_tried, rows_of, tuned
+from baton.tasks.choose.spec import ChooseSpec
+from baton.tasks.data.spec import CorpusSpec, GatherSpec
+from baton.tasks.pretrain.optimizer_spec import OptimizerSpec
+from baton.tasks.pretrain.spec import PretrainSpec
+from baton.tasks.promote.spec import PromoteSpec, PromotionSpec
+from baton.tasks.report.spec import ReportSpec
+from baton.workflows.continuous_training.recipe import ContinuousRecipe
+from baton.workflows.continuous_training.replay import Tokens, source_weights, summed
+from baton.workflows.dag.call import Calls
+from baton.workflows.dag.corpora import evaluated_names, new_of, shards_of
+from baton.workflows.dag.custom_stages import EVALUATION
+from baton.workflows.dag.post_training import BASE, CHAMPION
+from baton.workflows.dag.tuning import custom_parts, decontaminated, parts_of, prepared, rewards_tried, rows_of, tuned
 
 NEW_TEXT = "increment"  # title of the call that finds it
 SERVING = "the champion"  # name that calls have for its model

@@ -10,18 +10,18 @@ from contextvars import copy_context
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from infra.errors import UserError
-from infra.flyte.hooks import import_lock
-from infra.tracking.outage import recoverable
-from infra.tracking.store import tracking_uri
-from tasks.artifacts import Artifact
-from tasks.data.artifact import Corpus, TokenizedCorpus
-from tasks.models.artifact import HFModel
-from workflows.continuous_training.calls import Replayed, of_version
-from workflows.dag.call import Calls
+from baton.infra.errors import UserError
+from baton.infra.flyte.hooks import import_lock
+from baton.infra.tracking.outage import recoverable
+from baton.infra.tracking.store import tracking_uri
+from baton.tasks.artifacts import Artifact
+from baton.tasks.data.artifact import Corpus, TokenizedCorpus
+from baton.tasks.models.artifact import HFModel
+from baton.workflows.continuous_training.calls import Replayed, of_version
+from baton.workflows.dag.call import Calls
 
 if TYPE_CHECKING:
-    from tasks.promote.ledger import Generation, GenerationArtifact
+    from baton.tasks.promote.ledger import Generation, GenerationArtifact
 
 READERS = 16  # manifests that are fetched at a time: after 1,000 nights there are 1,000 of each kind
 
@@ -84,9 +84,9 @@ def champion(name: str) -> HFModel | None:
 def _ledger() -> Iterator[Any]:
     """A LedgerError is the user's. In a pod, an unreachable registry is an error that Flyte retries."""
     with import_lock():
-        from infra.tracking.sqlite import make_tables
-        from tasks.promote import ledger
-        from tasks.publish.registry import RegistryAway
+        from baton.infra.tracking.sqlite import make_tables
+        from baton.tasks.promote import ledger
+        from baton.tasks.publish.registry import RegistryAway
     try:
         with recoverable(RegistryAway):
             make_tables(tracking_uri())  # the very first run creates the store
@@ -98,8 +98,8 @@ def _ledger() -> Iterator[Any]:
 def replayed(accepted: "list[Generation]", newest: Corpus) -> list[Replayed]:
     """The text to replay of each generation, oldest first, without generations whose training text is gone. Reads
     manifests and a list of counts alone, however large the corpora are. Raises UserError, ArtifactError."""
-    from tasks.data.gone import gone_counts
-    from tasks.data.source_changes import GONE_COUNTS
+    from baton.tasks.data.gone import gone_counts
+    from baton.tasks.data.source_changes import GONE_COUNTS
 
     gone = gone_counts(newest.local([GONE_COUNTS]))
     return texts_of(accepted, gone)
@@ -119,7 +119,7 @@ def texts_of(accepted: "Sequence[Generation]", gone: Mapping[str, Mapping[str, i
 def remaining(corpus: Corpus, shards: TokenizedCorpus, gone: Mapping[str, int]) -> dict[str, int]:
     """The training tokens that are left of a corpus in each source, by the number of documents that are `gone` from
     each part."""
-    from tasks.data.documents import stem
+    from baton.tasks.data.documents import stem
 
     tokens = {}
     for name, trained in tokens_of(shards).items():

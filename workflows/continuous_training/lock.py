@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from infra.flyte.hooks import import_lock
-from infra.paths import baton_home
-from infra.pod import this_pod
-from infra.process.file_lock import lock, try_lock
-from infra.progress import say
-from infra.tracking.execution import execution_id
-from infra.tracking.outage import recoverable
-from infra.tracking.sqlite_file import store_file
-from infra.tracking.store import tracking_uri
-from tasks.core.job import StageError
+from baton.infra.flyte.hooks import import_lock
+from baton.infra.paths import baton_home
+from baton.infra.pod import this_pod
+from baton.infra.process.file_lock import lock, try_lock
+from baton.infra.progress import say
+from baton.infra.tracking.execution import execution_id
+from baton.infra.tracking.outage import recoverable
+from baton.infra.tracking.sqlite_file import store_file
+from baton.infra.tracking.store import tracking_uri
+from baton.tasks.core.job import StageError
 
 POLL_S = 10.0  # interval between checks of another run's lease
 RENEW_S = 30.0  # interval between renewals of our lease, and the timeout of one
@@ -54,7 +54,7 @@ def _locked(name: str, on_overlap: str) -> Iterator[bool]:
 def _leased(name: str, on_overlap: str) -> Iterator[bool]:
     """In a pod the execution keeps the lease, because its other pods work on the model (tasks/promote/lease.py)."""
     lease, execution, reported = _lease(), execution_id(), ""
-    from tasks.publish.registry import RegistryAway  # loaded by _lease
+    from baton.tasks.publish.registry import RegistryAway  # loaded by _lease
 
     with recoverable(RegistryAway):
         while holder := lease.acquire(name, execution):
@@ -93,5 +93,5 @@ def _renew(lease: Any, name: str, execution: str, done: threading.Event) -> None
 def _lease() -> Any:
     """Imports MLflow."""
     with import_lock():
-        from tasks.promote import lease
+        from baton.tasks.promote import lease
     return lease

@@ -10,18 +10,18 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from tasks.convert.spec import ConvertSpec
-from tasks.core.spec import Problem, Spec
-from tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
-from tasks.evaluate.results import BITS, SETS
-from tasks.evaluate.spec import EvaluateSpec
-from tasks.pretrain.optimizer_spec import OptimizerSpec
-from tasks.pretrain.spec import PretrainSpec
-from tasks.promote.spec import PromotionSpec
-from tasks.publish.spec import PublishSpec
-from workflows.continuous_training.replay import Tokens, blend
-from workflows.recipe import SECTIONS as RECIPE_SECTIONS
-from workflows.recipe import Recipe
+from baton.tasks.convert.spec import ConvertSpec
+from baton.tasks.core.spec import Problem, Spec
+from baton.tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
+from baton.tasks.evaluate.results import BITS, SETS
+from baton.tasks.evaluate.spec import EvaluateSpec
+from baton.tasks.pretrain.optimizer_spec import OptimizerSpec
+from baton.tasks.pretrain.spec import PretrainSpec
+from baton.tasks.promote.spec import PromotionSpec
+from baton.tasks.publish.spec import PublishSpec
+from baton.workflows.continuous_training.replay import Tokens, blend
+from baton.workflows.recipe import SECTIONS as RECIPE_SECTIONS
+from baton.workflows.recipe import Recipe
 
 OFF = ("start_from", "more_corpora")
 

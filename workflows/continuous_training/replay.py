@@ -9,7 +9,7 @@ more, each has its share by size, and the weights divide the rest.
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
-from tasks.data.spec import CorpusSpec
+from baton.tasks.data.spec import CorpusSpec
 
 Tokens = Mapping[str, int]  # of one data set by source; "" if its corpus has a single one
 Shares = dict[str, float]

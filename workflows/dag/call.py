@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tasks.core.spec import StageSpec
+from baton.tasks.core.spec import StageSpec
 
 Input: TypeAlias = str | list[str] | dict[str, str]  # titles of the calls whose outputs it is
 

@@ -6,14 +6,14 @@ Its stages in order, each with its spec and with the titles of the stages whose 
 run here: Flyte's workflow (walk.py), the plan (plan/dry_run.py) and the lineage page walk this list.
 """
 
-from tasks.choose.spec import ChooseSpec
-from tasks.report.spec import ReportSpec
-from workflows.dag.call import Calls
-from workflows.dag.corpora import corpus_of, evaluated_names, shards_of
-from workflows.dag.custom_stages import EVALUATION
-from workflows.dag.post_training import BASE
-from workflows.dag.tuning import custom_parts, decontaminated, parts_of, prepared, rewards_tried, rows_of, tuned
-from workflows.recipe import Recipe
+from baton.tasks.choose.spec import ChooseSpec
+from baton.tasks.report.spec import ReportSpec
+from baton.workflows.dag.call import Calls
+from baton.workflows.dag.corpora import corpus_of, evaluated_names, shards_of
+from baton.workflows.dag.custom_stages import EVALUATION
+from baton.workflows.dag.post_training import BASE
+from baton.workflows.dag.tuning import custom_parts, decontaminated, parts_of, prepared, rewards_tried, rows_of, tuned
+from baton.workflows.recipe import Recipe
 
 
 def calls(recipe: Recipe, execution: str = "") -> Calls:

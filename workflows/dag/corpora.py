@@ -5,12 +5,12 @@ nodes of the DAG and not an array node (flytekit's `map_task`), which would run 
 grows with the machines, never with the partitions.
 """
 
-from infra.pod import this_pod
-from tasks.core.spec import StageSpec
-from tasks.data.curate_spec import against_evaluation
-from tasks.data.spec import CorpusSpec, ReadShareSpec, ShardsSpec, ShareSpec
-from workflows.dag.call import Calls
-from workflows.recipe import Recipe
+from baton.infra.pod import this_pod
+from baton.tasks.core.spec import StageSpec
+from baton.tasks.data.curate_spec import against_evaluation
+from baton.tasks.data.spec import CorpusSpec, ReadShareSpec, ShardsSpec, ShareSpec
+from baton.workflows.dag.call import Calls
+from baton.workflows.recipe import Recipe
 
 
 def evaluated_names(recipe: Recipe) -> list[str]:

@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Iterable, Iterator
 
-from tasks.core.seeds import label_of, without_seed
-from tasks.custom.spec import CustomSpec
+from baton.tasks.core.seeds import label_of, without_seed
+from baton.tasks.custom.spec import CustomSpec
 
 EVALUATION = "evaluate-"  # begins the title of a model's evaluation
 NOT_RESERVED = (

@@ -10,17 +10,17 @@ from typing import Any, TypeVar
 from flytekit import Resources, dynamic
 from flytekit.exceptions.user import FlyteRecoverableException
 
-import images
-from infra.errors import sentence
-from infra.flyte.hooks import POD_ENVIRONMENT, inputs_are_the_user_s
-from infra.flyte.pod_template import secret
-from infra.pod import this_pod
-from infra.pod_spec import check_secrets, secrets_of_all, secrets_variable
-from infra.process.launch import Terminated, sigterm_as_exit
-from infra.storage.buckets import StorageError
-from infra.tracking.execution import end_execution
-from infra.tracking.spool import FAILED, KILLED
-from infra.tracking.store import TrackingUnreachable
+from baton import images
+from baton.infra.errors import sentence
+from baton.infra.flyte.hooks import POD_ENVIRONMENT, inputs_are_the_user_s
+from baton.infra.flyte.pod_template import secret
+from baton.infra.pod import this_pod
+from baton.infra.pod_spec import check_secrets, secrets_of_all, secrets_variable
+from baton.infra.process.launch import Terminated, sigterm_as_exit
+from baton.infra.storage.buckets import StorageError
+from baton.infra.tracking.execution import end_execution
+from baton.infra.tracking.spool import FAILED, KILLED
+from baton.infra.tracking.store import TrackingUnreachable
 
 F = TypeVar("F", bound=Callable[..., Any])
 

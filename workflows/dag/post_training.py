@@ -6,16 +6,16 @@ from typing import Any
 
 from pydantic import Field, create_model
 
-from tasks.core.seeds import label_of
-from tasks.core.spec import Problem, Spec
-from tasks.custom.spec import CustomSpec
-from tasks.evaluate.spec import EvaluateSpec
-from tasks.posttrain.adapter_spec import MOST_SERVED
-from tasks.posttrain.methods import METHODS
-from tasks.posttrain.spec import PostTrainSpec
-from tasks.rewards.call import ENVIRONMENTS
-from tasks.rewards.spec import RewardSpec
-from workflows.dag.custom_stages import NOT_RESERVED, is_reserved, made_of, with_seed
+from baton.tasks.core.seeds import label_of
+from baton.tasks.core.spec import Problem, Spec
+from baton.tasks.custom.spec import CustomSpec
+from baton.tasks.evaluate.spec import EvaluateSpec
+from baton.tasks.posttrain.adapter_spec import MOST_SERVED
+from baton.tasks.posttrain.methods import METHODS
+from baton.tasks.posttrain.spec import PostTrainSpec
+from baton.tasks.rewards.call import ENVIRONMENTS
+from baton.tasks.rewards.spec import RewardSpec
+from baton.workflows.dag.custom_stages import NOT_RESERVED, is_reserved, made_of, with_seed
 
 BASE = "base"  # the model that the first stage starts from
 CHAMPION = "champion"  # the model that a night's candidate is compared with

@@ -9,14 +9,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from infra.paths import located
-from tasks.artifacts import Artifact
-from tasks.cache_hit import check, is_missing
-from tasks.core.manifest import ArtifactError
-from tasks.models.artifact import HFModel
-from tasks.stage_task import StageTask, split
-from workflows.dag.call import Call
-from workflows.dag.tasks import TASKS, arguments
+from baton.infra.paths import located
+from baton.tasks.artifacts import Artifact
+from baton.tasks.cache_hit import check, is_missing
+from baton.tasks.core.manifest import ArtifactError
+from baton.tasks.models.artifact import HFModel
+from baton.tasks.stage_task import StageTask, split
+from baton.workflows.dag.call import Call
+from baton.workflows.dag.tasks import TASKS, arguments
 
 
 def cached_artifacts(dag: Sequence[Call], outputs: Mapping[str, Any]) -> dict[str, Artifact]:

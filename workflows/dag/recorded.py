@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from infra.pod import this_pod
-from infra.tracking.execution import begin_execution
-from tasks.core.spec import Spec
-from tasks.custom.spec import CustomSpec
-from tasks.evaluate.spec import EvaluatorSpec
-from tasks.user_code.functions import Function
-from workflows.checks.table import checked
-from workflows.cluster.pod_defaults import fitted
-from workflows.recipe import Recipe, context_of
+from baton.infra.pod import this_pod
+from baton.infra.tracking.execution import begin_execution
+from baton.tasks.core.spec import Spec
+from baton.tasks.custom.spec import CustomSpec
+from baton.tasks.evaluate.spec import EvaluatorSpec
+from baton.tasks.user_code.functions import Function
+from baton.workflows.checks.table import checked
+from baton.workflows.cluster.pod_defaults import fitted
+from baton.workflows.recipe import Recipe, context_of
 
 R = TypeVar("R", bound=Recipe)
 

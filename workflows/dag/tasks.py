@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from infra.flyte.options import OPTIONS, Options
-from tasks.core.packages import modules
-from tasks.stage_task import StageTask
-from workflows.dag.call import Call, Input
+from baton.infra.flyte.options import OPTIONS, Options
+from baton.tasks.core.packages import modules
+from baton.tasks.stage_task import StageTask
+from baton.workflows.dag.call import Call, Input
 
 
 def _tasks() -> Iterator[StageTask]:

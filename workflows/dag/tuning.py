@@ -3,14 +3,14 @@
 from collections.abc import Callable, Collection
 from typing import Any
 
-from tasks.core.seeds import title_of
-from tasks.reward_check.spec import RewardCheckSpec, RewardListSpec
-from tasks.rewards.gold import early
-from tasks.rows.spec import DecontaminateSpec
-from workflows.dag.call import Calls
-from workflows.dag.custom_stages import made_of, of_each_seed, stages_with_seeds
-from workflows.dag.post_training import BASE, repeated, reward_lists, steps
-from workflows.recipe import Recipe
+from baton.tasks.core.seeds import title_of
+from baton.tasks.reward_check.spec import RewardCheckSpec, RewardListSpec
+from baton.tasks.rewards.gold import early
+from baton.tasks.rows.spec import DecontaminateSpec
+from baton.workflows.dag.call import Calls
+from baton.workflows.dag.custom_stages import made_of, of_each_seed, stages_with_seeds
+from baton.workflows.dag.post_training import BASE, repeated, reward_lists, steps
+from baton.workflows.recipe import Recipe
 
 ROWS = "rows-"  # begins the title of a set of rows
 

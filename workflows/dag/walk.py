@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from infra.flyte.task import is_compiling
-from tasks.artifacts import Artifact
-from workflows.dag.call import Calls
-from workflows.dag.recompute import cached_artifacts, recomputed
-from workflows.dag.tasks import TASKS, arguments
+from baton.infra.flyte.task import is_compiling
+from baton.tasks.artifacts import Artifact
+from baton.workflows.dag.call import Calls
+from baton.workflows.dag.recompute import cached_artifacts, recomputed
+from baton.workflows.dag.tasks import TASKS, arguments
 
 
 def walk(dag: Calls, given: Mapping[str, Any] | None = None) -> dict[str, Any]:

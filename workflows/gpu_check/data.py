@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
-from tasks.rows.spec import RowsSpec
-from tasks.user_code.functions import Function
-from workflows.gpu_check.step import Check
+from baton.tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
+from baton.tasks.rows.spec import RowsSpec
+from baton.tasks.user_code.functions import Function
+from baton.workflows.gpu_check.step import Check
 
 HELD_OUT = 0.1  # of the documents
 ROWS = 2000
@@ -15,12 +15,19 @@ ROWS = 2000
 
 def data(check: Check) -> None:
     """Raw text → documents, a tokenizer, Megatron's shards and rows."""
-    corpus = check.run("tasks.data.corpus", "corpus", CorpusSpec(source=check.size.source, held_out=HELD_OUT), "corpus")
+    corpus = check.run(
+        "baton.tasks.data.corpus", "corpus", CorpusSpec(source=check.size.source, held_out=HELD_OUT), "corpus"
+    )
     read = corpus / "output"
     words = TokenizerSpec(vocab_size=check.size.vocabulary())
-    tokenizer = check.run("tasks.data.tokenizer", "tokenizer", words, "tokenizer", corpus=read)
+    tokenizer = check.run("baton.tasks.data.tokenizer", "tokenizer", words, "tokenizer", corpus=read)
     check.run(
-        "tasks.data.shards", "tokenized_corpus", ShardsSpec(), "shards", corpus=read, tokenizer=tokenizer / "output"
+        "baton.tasks.data.shards",
+        "tokenized_corpus",
+        ShardsSpec(),
+        "shards",
+        corpus=read,
+        tokenizer=tokenizer / "output",
     )
     spec = RowsSpec(
         function=Function(name=f"{Path(__file__)}:rows"),
@@ -28,7 +35,7 @@ def data(check: Check) -> None:
         arguments={"prompt": 2 * check.size.prompt, "completion": check.size.new},
         limit=ROWS,
     )
-    check.run("tasks.rows.rows", "rows", spec.pinned(), "rows", corpora__0=read)
+    check.run("baton.tasks.rows.rows", "rows", spec.pinned(), "rows", corpora__0=read)
 
 
 def rows(documents: Iterable[dict[str, Any]], prompt: int, completion: int) -> Iterator[dict[str, str]]:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from tasks.hardware.accelerators import Accelerator, accelerator
-from workflows.gpu_check.step import Check, CheckFailed
+from baton.tasks.hardware.accelerators import Accelerator, accelerator
+from baton.workflows.gpu_check.step import Check, CheckFailed
 
 if TYPE_CHECKING:
     from torch import Tensor

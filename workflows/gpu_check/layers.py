@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tasks.hardware.flops import flops_per_token
-from tasks.models.model_spec import ModelSpec
-from tasks.pretrain.layout import Layout
-from workflows.gpu_check.hardware import seconds
-from workflows.gpu_check.step import Check
+from baton.tasks.hardware.flops import flops_per_token
+from baton.tasks.models.model_spec import ModelSpec
+from baton.tasks.pretrain.layout import Layout
+from baton.workflows.gpu_check.hardware import seconds
+from baton.workflows.gpu_check.step import Check
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +30,7 @@ def layers(check: Check) -> None:
     """Measure the FLOP/s of each variant."""
     import torch
 
-    from tasks.pretrain.megatron import DEVICE
+    from baton.tasks.pretrain.megatron import DEVICE
 
     vocabulary, length = check.size.vocabulary(), check.size.sequence
     spec = check.size.large.model_copy(update={"layers": min(LAYERS, check.size.large.layers)})
@@ -61,8 +61,8 @@ def _alone() -> Iterator[None]:
     import torch.distributed as dist
     from torch._C._distributed_c10d import HashStore
 
-    from tasks.pretrain.megatron import BACKEND
-    from tasks.pretrain.process import model_parallel
+    from baton.tasks.pretrain.megatron import BACKEND
+    from baton.tasks.pretrain.process import model_parallel
 
     dist.init_process_group(BACKEND, store=HashStore(), rank=0, world_size=1)
     with model_parallel(Layout(), seed=0):
@@ -73,7 +73,7 @@ def _alone() -> Iterator[None]:
 def _megatron(spec: ModelSpec, vocabulary: int) -> Loss:
     import torch
 
-    from tasks.pretrain.model import build_model, transformer_config
+    from baton.tasks.pretrain.model import build_model, transformer_config
 
     config = transformer_config(spec, "bf16")
     model = build_model(spec, config, vocabulary).bfloat16()
@@ -90,8 +90,8 @@ def _transformers(spec: ModelSpec, vocabulary: int) -> Loss:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from tasks.convert.from_spec import config_fields
-    from tasks.pretrain.megatron import DEVICE
+    from baton.tasks.convert.from_spec import config_fields
+    from baton.tasks.pretrain.megatron import DEVICE
 
     config = AutoConfig.for_model(**config_fields(spec, vocabulary))
     made: Any = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.bfloat16)

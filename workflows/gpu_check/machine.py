@@ -1,6 +1,7 @@
 """The machine as torch sees it.
 
-A separate process (infra.process.child) queries torch, because the check must survive a driver that kills the process.
+A separate process (infra/process/child.py) queries torch, because the check must survive a driver that kills the
+process.
 """
 
 import ctypes
@@ -8,9 +9,9 @@ from dataclasses import asdict, dataclass
 
 from pydantic import TypeAdapter
 
-from infra.process.child import ask, reply
-from infra.versions import package_versions
-from tasks.hardware.machine import this_machine
+from baton.infra.process.child import ask, reply
+from baton.infra.versions import package_versions
+from baton.tasks.hardware.machine import this_machine
 
 LOOK_S = 600  # limit of the time to import torch and to start the driver
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 
-from tasks.convert.spec import AuditSpec, ConvertSpec
-from tasks.core.manifest import read_manifest
-from tasks.serve.spec import LoadSpec, ServeSpec
-from workflows.gpu_check.step import Check, CheckFailed
+from baton.tasks.convert.spec import AuditSpec, ConvertSpec
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.serve.spec import LoadSpec, ServeSpec
+from baton.workflows.gpu_check.step import Check, CheckFailed
 
 TRAINED = "pretrain-0.5b"
 TEXTS = 16
@@ -21,7 +21,7 @@ def export(check: Check) -> None:
     """Export the Megatron checkpoint to Hugging Face safetensors."""
     checkpoint, tokenizer = check.artifact(TRAINED), check.artifact("data", "tokenizer")
     began = perf_counter()
-    job = check.run("tasks.convert.export", "hf_model", ConvertSpec(), checkpoint=checkpoint, tokenizer=tokenizer)
+    job = check.run("baton.tasks.convert.export", "hf_model", ConvertSpec(), checkpoint=checkpoint, tokenizer=tokenizer)
     check.figure("time", perf_counter() - began, "s")
     size = sum(path.stat().st_size for path in (job / "output").glob("*.safetensors"))
     check.figure("weights", size / 1e9, "GB")
@@ -30,7 +30,7 @@ def export(check: Check) -> None:
 def audit(check: Check) -> None:
     """Prove that both are the same model: config, every weight, logits on held-out text, in fp32 on the CPU."""
     job = check.run(
-        "tasks.convert.audit_stage",
+        "baton.tasks.convert.audit_stage",
         "conversion_audit",
         AuditSpec(tokens=512),
         checkpoint=check.artifact(TRAINED),
@@ -44,7 +44,7 @@ def audit(check: Check) -> None:
 
 def vllm(check: Check) -> None:
     """Measure vLLM's load time and sampling speed, and compare its log-probabilities with Transformers'."""
-    from tasks.vllm.engine import open_engine, sample, scores
+    from baton.tasks.vllm.engine import open_engine, sample, scores
 
     model, size = check.artifact("export"), check.size
     prompts = _prompts(check)
@@ -79,7 +79,7 @@ def serve(check: Check) -> None:
         prompt_tokens=size.prompt // 2,
         output_tokens=size.new // 2,
     )
-    job = check.run("tasks.serve.serve", "endpoint", ServeSpec(load=load), model=check.artifact("export"))
+    job = check.run("baton.tasks.serve.serve", "endpoint", ServeSpec(load=load), model=check.artifact("export"))
     endpoint = json.loads((job / "output" / "endpoint.json").read_text())
     alone, many = endpoint["levels"]
     check.figure("start", endpoint["started_s"], "s")
@@ -89,7 +89,7 @@ def serve(check: Check) -> None:
 
 def _prompts(check: Check) -> list[list[int]]:
     """Token ids of the check's rows."""
-    from tasks.models.tokenizers import plain
+    from baton.tasks.models.tokenizers import plain
 
     tokenizer = plain(check.artifact("export"))
     with (check.artifact("data", "rows") / "train.jsonl").open() as lines:

@@ -8,17 +8,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from infra.process.heartbeat import read_beats
-from tasks.core.job import json_lines
-from tasks.core.manifest import MANIFEST
-from tasks.hardware.flops import flops_per_token
-from tasks.hardware.memory import GB, GPU
-from tasks.pretrain.memory import estimate
-from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
-from workflows.gpu_check.sizes import fitting
-from workflows.gpu_check.step import CannotBeTried, Check, CheckFailed
+from baton.infra.process.heartbeat import read_beats
+from baton.tasks.core.job import json_lines
+from baton.tasks.core.manifest import MANIFEST
+from baton.tasks.hardware.flops import flops_per_token
+from baton.tasks.hardware.memory import GB, GPU
+from baton.tasks.pretrain.memory import estimate
+from baton.tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
+from baton.workflows.gpu_check.sizes import fitting
+from baton.workflows.gpu_check.step import CannotBeTried, Check, CheckFailed
 
-ENGINE, KIND = "tasks.pretrain.train", "megatron_checkpoint"
+ENGINE, KIND = "baton.tasks.pretrain.train", "megatron_checkpoint"
 WARM_UP = 3  # steps that are not timed
 LAYOUTS: dict[str, dict[str, Any]] = {
     "one": {},

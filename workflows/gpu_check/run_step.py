@@ -1,4 +1,4 @@
-"""Run one step in its own process: `python -m workflows.gpu_check.run_step FOLDER STEP`.
+"""Run one step in its own process: `python -m baton.workflows.gpu_check.run_step FOLDER STEP`.
 
 Writes the step's outcome.json; if there is none, the process was killed.
 """
@@ -12,14 +12,14 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from infra.paths import quiet
-from infra.process.launch import STOP_GRACE, EngineFailed, sigterm_as_exit
-from infra.process.parent_watchdog import end_with_launcher
-from infra.storage.durable import write_json
-from workflows.gpu_check.machine import Machine
-from workflows.gpu_check.sizes import SIZES
-from workflows.gpu_check.step import CannotBeTried, Check, CheckFailed, Result
-from workflows.gpu_check.steps import STEPS
+from baton.infra.paths import quiet
+from baton.infra.process.launch import STOP_GRACE, EngineFailed, sigterm_as_exit
+from baton.infra.process.parent_watchdog import end_with_launcher
+from baton.infra.storage.durable import write_json
+from baton.workflows.gpu_check.machine import Machine
+from baton.workflows.gpu_check.sizes import SIZES
+from baton.workflows.gpu_check.step import CannotBeTried, Check, CheckFailed, Result
+from baton.workflows.gpu_check.steps import STEPS
 
 STOP_S = 10.0  # grace for an engine to stop: it has nothing to save
 OUTCOME = "outcome.json"

@@ -24,16 +24,16 @@ from typing import IO
 from blake3 import blake3
 from pydantic import TypeAdapter
 
-from infra.paths import baton_home
-from infra.process.file_lock import lock
-from infra.process.launch import sigterm_as_exit
-from infra.process.logs import end_of
-from infra.process.process_group import start_group, stop_group
-from infra.storage.durable import make_folder, write_json
-from workflows.gpu_check.machine import Machine
-from workflows.gpu_check.run_step import OUTCOME, STOP_S
-from workflows.gpu_check.sizes import Size
-from workflows.gpu_check.step import Result, Step, step_folder
+from baton.infra.paths import baton_home
+from baton.infra.process.file_lock import lock
+from baton.infra.process.launch import sigterm_as_exit
+from baton.infra.process.logs import end_of
+from baton.infra.process.process_group import start_group, stop_group
+from baton.infra.storage.durable import make_folder, write_json
+from baton.workflows.gpu_check.machine import Machine
+from baton.workflows.gpu_check.run_step import OUTCOME, STOP_S
+from baton.workflows.gpu_check.sizes import Size
+from baton.workflows.gpu_check.step import Result, Step, step_folder
 
 LAST_LINES = 12  # of the log, shown for a failure
 LEAST_S = 10.0  # remaining time that a step needs to start

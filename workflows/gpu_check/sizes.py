@@ -4,13 +4,13 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.data.source_spec import FilesSource, StdlibSource
-from tasks.hardware.memory import GPU
-from tasks.models.model_spec import ModelSpec
-from tasks.pretrain.layout import Layout
-from tasks.pretrain.memory import estimate
-from tasks.pretrain.optimizer_spec import OptimizerSpec
-from tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
+from baton.tasks.data.source_spec import FilesSource, StdlibSource
+from baton.tasks.hardware.memory import GPU
+from baton.tasks.models.model_spec import ModelSpec
+from baton.tasks.pretrain.layout import Layout
+from baton.tasks.pretrain.memory import estimate
+from baton.tasks.pretrain.optimizer_spec import OptimizerSpec
+from baton.tasks.pretrain.spec import CheckpointPolicy, PretrainSpec
 
 
 @dataclass(frozen=True)

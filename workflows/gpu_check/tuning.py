@@ -4,13 +4,13 @@ on one GPU."""
 from pathlib import Path
 from typing import Any
 
-from tasks.core.job import json_lines
-from tasks.posttrain.methods.dpo.spec import DPOSpec, PairsSpec
-from tasks.posttrain.methods.grpo.spec import GRPOSpec
-from tasks.posttrain.methods.sft import SFTSpec
-from tasks.posttrain.spec import PostTrainSpec
-from tasks.rewards.spec import RewardSpec
-from workflows.gpu_check.step import VLLM, Check, CheckFailed, Step
+from baton.tasks.core.job import json_lines
+from baton.tasks.posttrain.methods.dpo.spec import DPOSpec, PairsSpec
+from baton.tasks.posttrain.methods.grpo.spec import GRPOSpec
+from baton.tasks.posttrain.methods.sft import SFTSpec
+from baton.tasks.posttrain.spec import PostTrainSpec
+from baton.tasks.rewards.spec import RewardSpec
+from baton.workflows.gpu_check.step import VLLM, Check, CheckFailed, Step
 
 OPTIMIZER_STEPS = 5
 GENERATIONS = 4  # per prompt
@@ -59,7 +59,9 @@ def _tune(check: Check, spec: type[PostTrainSpec], steps: int, **fields: Any) ->
         **fields,
     })  # fmt: skip
     rows, model = check.artifact("data", "rows"), check.artifact("export")
-    job = check.run("tasks.posttrain.engine", "hf_model", job_spec, stage=spec.method.name, model=model, rows=rows)
+    job = check.run(
+        "baton.tasks.posttrain.engine", "hf_model", job_spec, stage=spec.method.name, model=model, rows=rows
+    )
     return _figures(check, job)
 
 

@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from infra.placement.config import Placement
-from infra.pod import this_pod
-from infra.progress import say
-from infra.text import brief
-from tasks.core.spec import Problem, StageSpec
-from tasks.hardware.accelerators import BY_NAME
-from tasks.hardware.need import Need
-from workflows.checks.run_context import RunContext, need, placements_of
+from baton.infra.placement.config import Placement
+from baton.infra.pod import this_pod
+from baton.infra.progress import say
+from baton.infra.text import brief
+from baton.tasks.core.spec import Problem, StageSpec
+from baton.tasks.hardware.accelerators import BY_NAME
+from baton.tasks.hardware.need import Need
+from baton.workflows.checks.run_context import RunContext, need, placements_of
 
 if TYPE_CHECKING:
-    from infra.placement.prices import Offer
+    from baton.infra.placement.prices import Offer
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _exceeded(
 def _offers(placement: str) -> "tuple[Offer, ...] | Quotes":
     if this_pod() or importlib.util.find_spec("sky") is None:  # a cluster's recipe is checked at launch
         return Quotes(unknown="SkyPilot is not installed here")
-    from infra.placement.prices import NoPrices, offers  # imports sky: only if there is a placement
+    from baton.infra.placement.prices import NoPrices, offers  # imports sky: only if there is a placement
 
     try:
         return tuple(offers(Placement.model_validate_json(placement)))

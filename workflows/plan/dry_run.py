@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.artifacts import Artifact
-from tasks.core.spec import StageSpec
-from workflows.dag.call import Calls
-from workflows.dag.recompute import cached_artifacts, recomputed
-from workflows.dag.tasks import TASKS
+from baton.tasks.artifacts import Artifact
+from baton.tasks.core.spec import StageSpec
+from baton.workflows.dag.call import Calls
+from baton.workflows.dag.recompute import cached_artifacts, recomputed
+from baton.workflows.dag.tasks import TASKS
 
 
 @dataclass(frozen=True)

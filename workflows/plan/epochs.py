@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from infra.storage.buckets import StorageError, is_bucket
-from infra.text import count
-from tasks.core.spec import StageSpec
-from tasks.data.spec import CorpusSpec
-from tasks.pretrain.spec import PretrainSpec
-from tasks.rows.spec import RowsSpec
-from workflows.checks.rows import valid_first
-from workflows.continuous_training.calls import Night
-from workflows.plan.sources import estimated_tokens
+from baton.infra.storage.buckets import StorageError, is_bucket
+from baton.infra.text import count
+from baton.tasks.core.spec import StageSpec
+from baton.tasks.data.spec import CorpusSpec
+from baton.tasks.pretrain.spec import PretrainSpec
+from baton.tasks.rows.spec import RowsSpec
+from baton.workflows.checks.rows import valid_first
+from baton.workflows.continuous_training.calls import Night
+from baton.workflows.plan.sources import estimated_tokens
 
 MOST_BYTES = 1_000_000_000  # of JSONL that is counted: a second or so
 BLOCK = 1 << 22

@@ -10,26 +10,34 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from infra.flyte.hooks import import_lock
-from infra.text import count, size
-from infra.tracking.sqlite_file import store_file
-from infra.tracking.store import tracking_uri
-from tasks.artifacts import Artifact
-from tasks.cache_hit import is_missing
-from tasks.core.job import StageError
-from tasks.core.manifest import ArtifactError
-from tasks.data.artifact import Corpus, TokenizedCorpus
-from tasks.models.artifact import HFModel
-from workflows.continuous_training import calls
-from workflows.continuous_training.calls import NEW_TEXT, SERVING, Night
-from workflows.continuous_training.generations import data_sets, is_tuned, named_by, part, replayed, texts_of, tokens_of
-from workflows.continuous_training.recipe import ContinuousRecipe
-from workflows.dag.call import Calls
-from workflows.dag.post_training import BASE
-from workflows.plan.dry_run import steps_of
+from baton.infra.flyte.hooks import import_lock
+from baton.infra.text import count, size
+from baton.infra.tracking.sqlite_file import store_file
+from baton.infra.tracking.store import tracking_uri
+from baton.tasks.artifacts import Artifact
+from baton.tasks.cache_hit import is_missing
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import ArtifactError
+from baton.tasks.data.artifact import Corpus, TokenizedCorpus
+from baton.tasks.models.artifact import HFModel
+from baton.workflows.continuous_training import calls
+from baton.workflows.continuous_training.calls import NEW_TEXT, SERVING, Night
+from baton.workflows.continuous_training.generations import (
+    data_sets,
+    is_tuned,
+    named_by,
+    part,
+    replayed,
+    texts_of,
+    tokens_of,
+)
+from baton.workflows.continuous_training.recipe import ContinuousRecipe
+from baton.workflows.dag.call import Calls
+from baton.workflows.dag.post_training import BASE
+from baton.workflows.plan.dry_run import steps_of
 
 if TYPE_CHECKING:
-    from tasks.promote.ledger import Generation
+    from baton.tasks.promote.ledger import Generation
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,7 @@ def _read(ledger: _Ledger) -> _Ledger:
     if store and not store.exists():
         return ledger
     with import_lock():  # MLflow
-        from tasks.promote.ledger import champion, generations
+        from baton.tasks.promote.ledger import champion, generations
     serving = champion(ledger.name, patience_s=0)
     model = part(serving, "model") if serving else None
     return _Ledger(ledger.name, generations(ledger.name, patience_s=0), model)

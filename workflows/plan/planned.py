@@ -4,23 +4,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from tasks.core.spec import StageSpec
-from tasks.hardware.accelerators import BY_NAME, Accelerator
-from tasks.hardware.memory import GPU, Place, place_of
-from tasks.hardware.need import Need
-from tasks.pretrain.spec import PretrainSpec
-from workflows.checks.machine import this_cpu
-from workflows.checks.run_context import RunContext, devices_of, need
-from workflows.dag.calls import calls
-from workflows.plan.costs import Quotes, quotes
-from workflows.plan.epochs import Epochs, of_night, of_pretraining, of_tuning
-from workflows.plan.sources import PlannedSource, planned_sources
-from workflows.recipe import Recipe
+from baton.tasks.core.spec import StageSpec
+from baton.tasks.hardware.accelerators import BY_NAME, Accelerator
+from baton.tasks.hardware.memory import GPU, Place, place_of
+from baton.tasks.hardware.need import Need
+from baton.tasks.pretrain.spec import PretrainSpec
+from baton.workflows.checks.machine import this_cpu
+from baton.workflows.checks.run_context import RunContext, devices_of, need
+from baton.workflows.dag.calls import calls
+from baton.workflows.plan.costs import Quotes, quotes
+from baton.workflows.plan.epochs import Epochs, of_night, of_pretraining, of_tuning
+from baton.workflows.plan.sources import PlannedSource, planned_sources
+from baton.workflows.recipe import Recipe
 
 if TYPE_CHECKING:
-    from workflows.continuous_training.calls import Night
-    from workflows.plan.dry_run import PlannedStage
-    from workflows.plan.night import Part
+    from baton.workflows.continuous_training.calls import Night
+    from baton.workflows.plan.dry_run import PlannedStage
+    from baton.workflows.plan.night import Part
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Planned:
 def plan(recipe: Recipe, context: RunContext, mfu: float | None, part: "Part | None" = None) -> Iterator[Planned]:
     """Every stage of the recipe, or of a part of its night, in topological order. `mfu` is None for the default of the
     kind of model."""
-    from workflows.plan.dry_run import steps_of  # imports all stages and Flyte: not for an invalid recipe
+    from baton.workflows.plan.dry_run import steps_of  # imports all stages and Flyte: not for an invalid recipe
 
     steps = steps_of(part.dags, part.given) if part else steps_of([calls(recipe.pinned())])
     facts: dict[str, dict[str, Any]] = {}

@@ -12,24 +12,24 @@ from tempfile import TemporaryDirectory
 
 from blake3 import blake3
 
-from infra.progress import say
-from infra.text import share as percent
-from tasks.core.job import StageError
-from tasks.core.manifest import read_manifest
-from tasks.data.curate_spec import (
+from baton.infra.progress import say
+from baton.infra.text import share as percent
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import read_manifest
+from baton.tasks.data.curate_spec import (
     CurateStep,
     NearDuplicatesStep,
     against_evaluation,
     around_near_duplicates,
     step_names,
 )
-from tasks.data.curation_tally import Count, Tally
-from tasks.data.documents import Document
-from tasks.data.readers.raw import Broken, broken_text
-from tasks.data.source_spec import AnySource
-from tasks.data.spec import CorpusSpec
-from tasks.rows.spec import RowsSpec
-from tasks.user_code.load_function import forget
+from baton.tasks.data.curation_tally import Count, Tally
+from baton.tasks.data.documents import Document
+from baton.tasks.data.readers.raw import Broken, broken_text
+from baton.tasks.data.source_spec import AnySource
+from baton.tasks.data.spec import CorpusSpec
+from baton.tasks.rows.spec import RowsSpec
+from baton.tasks.user_code.load_function import forget
 
 MOST_DOCUMENTS = 100_000  # of a source; all of them if its size is not known
 MOST_BYTES = 100_000_000  # of a source's text, since the part is in memory
@@ -82,10 +82,10 @@ def _is_local(rows: RowsSpec) -> bool:
 
 def _with_indexes(steps: list[CurateStep], evaluated: Mapping[str, RowsSpec], root: Path) -> list[CurateStep]:
     """The steps, checked and with indexes for decontamination; a step without anything to search for is left out."""
-    from tasks.core.job import Job
-    from tasks.data.classifier import check_classifiers
-    from tasks.data.decontaminate import with_indexes
-    from tasks.rows import rows
+    from baton.tasks.core.job import Job
+    from baton.tasks.data.classifier import check_classifiers
+    from baton.tasks.data.decontaminate import with_indexes
+    from baton.tasks.rows import rows
 
     check_classifiers(steps)
     inputs = {}
@@ -125,7 +125,7 @@ def _curated(
     broken: Broken,
 ) -> tuple[Tally, int, int]:
     """The tally of the steps, and the numbers of documents that were read and that are left."""
-    from tasks.data.curate import Curation  # libraries that a plan without a sample does not need
+    from baton.tasks.data.curate import Curation  # libraries that a plan without a sample does not need
 
     before, near, after = around_near_duplicates(steps)
     names = step_names(steps)
@@ -142,9 +142,9 @@ def _curated(
 
 
 def _part(source: AnySource, part: float, functions: Path, broken: Broken) -> Iterator[Document]:
-    from tasks.data.partitions import uncut
-    from tasks.data.scan import Counts, valid_document
-    from tasks.data.sources import read_source
+    from baton.tasks.data.partitions import uncut
+    from baton.tasks.data.scan import Counts, valid_document
+    from baton.tasks.data.sources import read_source
 
     files = source.files() if not hasattr(source, "name") and hasattr(source, "files") else []
     pieces = uncut(sorted(files, key=lambda file: blake3(file.name.encode()).digest())) if files else None
@@ -159,7 +159,7 @@ def _part(source: AnySource, part: float, functions: Path, broken: Broken) -> It
 
 def _distinct(documents: list[Document], step: NearDuplicatesStep, folder: Path, count: Count) -> list[Document]:
     """The documents that are not similar to an earlier one."""
-    from tasks.data.near_duplicates import NearWriter, near_drops, near_items
+    from baton.tasks.data.near_duplicates import NearWriter, near_drops, near_items
 
     writer = NearWriter(folder, step)
     for item in documents:

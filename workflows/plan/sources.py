@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.storage.buckets import StorageError
-from infra.text import count, share
-from tasks.data.spec import CorpusSpec, Source
-from tasks.hardware.need import BYTES_PER_TOKEN
-from tasks.pretrain.mixture import parts_of
-from tasks.pretrain.spec import PretrainSpec
+from baton.infra.storage.buckets import StorageError
+from baton.infra.text import count, share
+from baton.tasks.data.spec import CorpusSpec, Source
+from baton.tasks.hardware.need import BYTES_PER_TOKEN
+from baton.tasks.pretrain.mixture import parts_of
+from baton.tasks.pretrain.spec import PretrainSpec
 
 COMPRESSION = 3.0  # of .gz, .zst and Parquet
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from infra.text import brief, count, gigabytes
-from tasks.hardware.accelerators import BY_NAME
-from tasks.hardware.need import DECODING, Need
-from workflows.plan.costs import Quotes
-from workflows.plan.planned import Planned
+from baton.infra.text import brief, count, gigabytes
+from baton.tasks.hardware.accelerators import BY_NAME
+from baton.tasks.hardware.need import DECODING, Need
+from baton.workflows.plan.costs import Quotes
+from baton.workflows.plan.planned import Planned
 
 
 def text(name: str, stages: list[Planned]) -> Iterator[str]:

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, create_model, model_validator
 
-from tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec
-from tasks.convert.spec import AuditSpec, ConvertSpec
-from tasks.core.packages import modules
-from tasks.core.spec import Problem, Spec, StageSpec
-from tasks.custom.spec import CustomSpec
-from tasks.data.json_values import SURROGATE
-from tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
-from tasks.evaluate.spec import EvaluateSpec
-from tasks.pretrain.mixture import SourceShare
-from tasks.pretrain.spec import PretrainSpec
-from tasks.publish.spec import PublishSpec
-from tasks.rows.spec import RowsSpec
-from tasks.serve.spec import ServeSpec
-from workflows.checks.run_context import RunContext
-from workflows.dag.post_training import Tuning
-from workflows.recipe.error import RecipeError, locate, models_in, problems_from
+from baton.tasks.convert.load_hf_spec import LoadHFSpec, StartFromSpec
+from baton.tasks.convert.spec import AuditSpec, ConvertSpec
+from baton.tasks.core.packages import modules
+from baton.tasks.core.spec import Problem, Spec, StageSpec
+from baton.tasks.custom.spec import CustomSpec
+from baton.tasks.data.json_values import SURROGATE
+from baton.tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
+from baton.tasks.evaluate.spec import EvaluateSpec
+from baton.tasks.pretrain.mixture import SourceShare
+from baton.tasks.pretrain.spec import PretrainSpec
+from baton.tasks.publish.spec import PublishSpec
+from baton.tasks.rows.spec import RowsSpec
+from baton.tasks.serve.spec import ServeSpec
+from baton.workflows.checks.run_context import RunContext
+from baton.workflows.dag.post_training import Tuning
+from baton.workflows.recipe.error import RecipeError, locate, models_in, problems_from
 
 S = TypeVar("S", bound=StageSpec)
 

@@ -10,12 +10,12 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from infra.commands import command
-from infra.errors import UserError
-from infra.text import escaped
-from infra.tracking.redact import HIDDEN, redact
-from tasks.core.spec import Problem, is_by_baton
-from workflows.recipe.synonyms import proposal
+from baton.infra.commands import command
+from baton.infra.errors import UserError
+from baton.infra.text import escaped
+from baton.infra.tracking.redact import HIDDEN, redact
+from baton.tasks.core.spec import Problem, is_by_baton
+from baton.workflows.recipe.synonyms import proposal
 
 _SECRET_PATH = re.compile(r"\.placement\.secrets\.\d+$")
 _NAME = re.compile(r"[A-Za-z_]\w{0,99}")
@@ -136,7 +136,7 @@ def _section(path: str, options: list[type[BaseModel]]) -> str:
     required = any(field.is_required() for option in options for field in option.model_fields.values())
     defaults = "" if name.isdigit() or required else f": write `{name}: {{}}` for the defaults"
     fields = f"a mapping of fields{defaults}"
-    return f"{fields}; `{command('python -m workflows.describe')}` lists them"
+    return f"{fields}; `{command('baton describe')}` lists them"
 
 
 def locate(location: tuple[int | str, ...], model: type[BaseModel], raw: Any) -> tuple[str, type[BaseModel] | None]:

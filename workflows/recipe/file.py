@@ -5,13 +5,14 @@ this module makes `pyflyte` read recipes so (infra/flyte/install.py).
 
 from typing import Any
 
-from infra.commands import command
-from infra.flyte.install import read_option
-from workflows.checks.run_context import for_a_cluster
-from workflows.recipe import Recipe
-from workflows.recipe.text import load
+from baton.infra.commands import command
+from baton.infra.flyte.install import read_option
+from baton.infra.project import apply
+from baton.workflows.checks.run_context import for_a_cluster
+from baton.workflows.recipe import Recipe
+from baton.workflows.recipe.text import load
 
-HELP = f"Recipe file, YAML or JSON. `{command('python -m workflows.describe')}` lists every field."
+HELP = f"Recipe file, YAML or JSON. `{command('baton describe')}` lists every field."
 
 
 def read(value: str, model: type[Recipe], name: str, run: Any) -> Recipe:
@@ -19,14 +20,15 @@ def read(value: str, model: type[Recipe], name: str, run: Any) -> Recipe:
     UserError."""
     # imported here: pods import this module too, and have neither of these
     if not getattr(run, "is_remote", False):
-        from workflows.checks.machine import checked_here
+        from baton.workflows.checks.machine import checked_here
 
         return load(value, model.model_validate, name, checked_here)
-    from workflows.cluster.remote import checked_for, pass_on
+    from baton.workflows.cluster.remote import checked_for, pass_on
 
     pass_on(run)
     with for_a_cluster():
         return load(value, model.model_validate, name, lambda recipe: checked_for(recipe, run))
 
 
+apply()
 read_option(Recipe, read, HELP)

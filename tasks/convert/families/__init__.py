@@ -1,11 +1,22 @@
 """The supported model families, one file each."""
 
-from tasks.convert.architecture import Architecture
-from tasks.convert.config import Config
-from tasks.convert.families import deepseek_v3, gemma2, gemma3, llama, mistral, mixtral, olmo2, qwen2, qwen3, qwen3_moe
-from tasks.convert.families.family import Family
-from tasks.models.errors import ConversionError
-from tasks.models.fields import check_types, shown
+from baton.tasks.convert.architecture import Architecture
+from baton.tasks.convert.config import Config
+from baton.tasks.convert.families import (
+    deepseek_v3,
+    gemma2,
+    gemma3,
+    llama,
+    mistral,
+    mixtral,
+    olmo2,
+    qwen2,
+    qwen3,
+    qwen3_moe,
+)
+from baton.tasks.convert.families.family import Family
+from baton.tasks.models.errors import ConversionError
+from baton.tasks.models.fields import check_types, shown
 
 FILES = (llama, mistral, qwen2, qwen3, qwen3_moe, mixtral, gemma2, gemma3, olmo2, deepseek_v3)
 FAMILIES: dict[str, Family] = {file.FAMILY.model_type: file.FAMILY for file in FILES}

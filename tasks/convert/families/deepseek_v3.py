@@ -1,12 +1,12 @@
 """DeepSeek-V3: latent attention, fine-grained experts chosen by group, a shared expert, and dense first layers
 (Liu et al. 2024). Multi-token prediction and the release's fp8 weights are not supported."""
 
-from tasks.convert.architecture import Architecture, Experts, Latent
-from tasks.convert.config import Config, mscale
-from tasks.convert.families import llama
-from tasks.convert.families.family import Family, silu, sizes
-from tasks.convert.mapping import Table, gate_up, same
-from tasks.models.errors import ConversionError
+from baton.tasks.convert.architecture import Architecture, Experts, Latent
+from baton.tasks.convert.config import Config, mscale
+from baton.tasks.convert.families import llama
+from baton.tasks.convert.families.family import Family, silu, sizes
+from baton.tasks.convert.mapping import Table, gate_up, same
+from baton.tasks.models.errors import ConversionError
 
 
 def read(config: Config) -> Architecture:

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tasks.convert.architecture import Architecture
-from tasks.convert.config import Config
-from tasks.convert.mapping import Table
-from tasks.models.errors import ConversionError
+from baton.tasks.convert.architecture import Architecture
+from baton.tasks.convert.config import Config
+from baton.tasks.convert.mapping import Table
+from baton.tasks.models.errors import ConversionError
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """Gemma 3, text: Gemma 2 with norms on queries and keys, and two rotary bases (Kamath et al. 2025)."""
 
-from tasks.convert.architecture import Architecture
-from tasks.convert.config import Config
-from tasks.convert.families import gemma2, qwen3
-from tasks.convert.families.family import Family, sizes
-from tasks.convert.mapping import Table
-from tasks.models.errors import ConversionError
-from tasks.models.fields import shown
+from baton.tasks.convert.architecture import Architecture
+from baton.tasks.convert.config import Config
+from baton.tasks.convert.families import gemma2, qwen3
+from baton.tasks.convert.families.family import Family, sizes
+from baton.tasks.convert.mapping import Table
+from baton.tasks.models.errors import ConversionError
+from baton.tasks.models.fields import shown
 
 
 def read(config: Config) -> Architecture:

@@ -1,9 +1,9 @@
 """Llama 2 and 3, with Llama 3.1's scaling of the rotary frequencies (Touvron et al. 2023; Grattafiori et al. 2024)."""
 
-from tasks.convert.architecture import Architecture
-from tasks.convert.config import Config
-from tasks.convert.families.family import Family, silu, sizes
-from tasks.convert.mapping import Table, gate_up, qkv, same
+from baton.tasks.convert.architecture import Architecture
+from baton.tasks.convert.config import Config
+from baton.tasks.convert.families.family import Family, silu, sizes
+from baton.tasks.convert.mapping import Table, gate_up, qkv, same
 
 
 def read(config: Config) -> Architecture:

@@ -1,11 +1,11 @@
 """Mixtral: Mistral with a mixture of experts in every layer (Jiang et al. 2024)."""
 
-from tasks.convert.architecture import Architecture, Experts
-from tasks.convert.config import Config
-from tasks.convert.families import llama
-from tasks.convert.families.family import Family, one_window, silu, sizes
-from tasks.convert.families.qwen3_moe import DENSE
-from tasks.convert.mapping import Table, gate_up, same
+from baton.tasks.convert.architecture import Architecture, Experts
+from baton.tasks.convert.config import Config
+from baton.tasks.convert.families import llama
+from baton.tasks.convert.families.family import Family, one_window, silu, sizes
+from baton.tasks.convert.families.qwen3_moe import DENSE
+from baton.tasks.convert.mapping import Table, gate_up, same
 
 
 def read(config: Config) -> Architecture:

@@ -3,11 +3,11 @@
 Megatron-Core 0.16 has no such layer; the names follow Gemma's.
 """
 
-from tasks.convert.architecture import Architecture
-from tasks.convert.config import Config
-from tasks.convert.families import llama
-from tasks.convert.families.family import Family, silu, sizes
-from tasks.convert.mapping import Table, same
+from baton.tasks.convert.architecture import Architecture
+from baton.tasks.convert.config import Config
+from baton.tasks.convert.families import llama
+from baton.tasks.convert.families.family import Family, silu, sizes
+from baton.tasks.convert.mapping import Table, same
 
 
 def read(config: Config) -> Architecture:

@@ -1,10 +1,10 @@
 """Qwen2 and Qwen2.5: Llama with biases on queries, keys and values (Yang et al. 2024)."""
 
-from tasks.convert.architecture import Architecture
-from tasks.convert.config import Config
-from tasks.convert.families import llama
-from tasks.convert.families.family import Family, silu, sizes, windows
-from tasks.convert.mapping import Table, qkv
+from baton.tasks.convert.architecture import Architecture
+from baton.tasks.convert.config import Config
+from baton.tasks.convert.families import llama
+from baton.tasks.convert.families.family import Family, silu, sizes, windows
+from baton.tasks.convert.mapping import Table, qkv
 
 
 def read(config: Config) -> Architecture:

@@ -1,11 +1,11 @@
 """Qwen3, dense: Llama with a norm on each head's query and key (Yang et al. 2025)."""
 
-from tasks.convert.architecture import Architecture
-from tasks.convert.config import Config
-from tasks.convert.families import llama
-from tasks.convert.families.family import Family, silu, sizes
-from tasks.convert.families.qwen2 import qwen_windows
-from tasks.convert.mapping import Table, same
+from baton.tasks.convert.architecture import Architecture
+from baton.tasks.convert.config import Config
+from baton.tasks.convert.families import llama
+from baton.tasks.convert.families.family import Family, silu, sizes
+from baton.tasks.convert.families.qwen2 import qwen_windows
+from baton.tasks.convert.mapping import Table, same
 
 
 def read(config: Config) -> Architecture:

@@ -1,10 +1,10 @@
 """Qwen3-MoE: Qwen3 with a mixture of experts in every layer (Yang et al. 2025)."""
 
-from tasks.convert.architecture import Architecture, Experts
-from tasks.convert.config import Config
-from tasks.convert.families import qwen3
-from tasks.convert.families.family import Family, one_window, silu, sizes
-from tasks.convert.mapping import Table, gate_up, same
+from baton.tasks.convert.architecture import Architecture, Experts
+from baton.tasks.convert.config import Config
+from baton.tasks.convert.families import qwen3
+from baton.tasks.convert.families.family import Family, one_window, silu, sizes
+from baton.tasks.convert.mapping import Table, gate_up, same
 
 
 def read(config: Config) -> Architecture:

@@ -16,9 +16,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from infra.storage.unique_keys import unique
-from tasks.core.job import StageError
-from tasks.data.json_values import Unreadable
+from baton.infra.storage.unique_keys import unique
+from baton.tasks.core.job import StageError
+from baton.tasks.data.json_values import Unreadable
 
 CONTENT = "content"  # field of a message
 Convert = Callable[[Any], Any]

@@ -7,11 +7,11 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infra.storage.address import File
-from tasks.core.job import StageError
-from tasks.data.partitions import Piece
-from tasks.data.readers.arrow_rows import rows_of
-from tasks.data.readers.raw import (
+from baton.infra.storage.address import File
+from baton.tasks.core.job import StageError
+from baton.tasks.data.partitions import Piece
+from baton.tasks.data.readers.arrow_rows import rows_of
+from baton.tasks.data.readers.raw import (
     Broken,
     BrokenRecord,
     Raw,
@@ -21,7 +21,7 @@ from tasks.data.readers.raw import (
     refuse_large,
     skipping,
 )
-from tasks.data.source_spec import ArrowSource, ParquetSource, listed
+from baton.tasks.data.source_spec import ArrowSource, ParquetSource, listed
 
 ROWS = 32  # Parquet rows in memory at a time
 PAGES_BYTES = 1 << 20  # bytes of a column that are read at a time

@@ -5,13 +5,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from infra.storage.address import File, digest_of, find
-from infra.storage.buckets import is_bucket
-from infra.text import clause
-from tasks.core.job import StageError
-from tasks.data.readers.arrow_rows import rows_of
-from tasks.data.readers.raw import Raw, chosen_fields, encoded, refuse_large
-from tasks.data.source_spec import HuggingFaceSource, json_at, listed
+from baton.infra.storage.address import File, digest_of, find
+from baton.infra.storage.buckets import is_bucket
+from baton.infra.text import clause
+from baton.tasks.core.job import StageError
+from baton.tasks.data.readers.arrow_rows import rows_of
+from baton.tasks.data.readers.raw import Raw, chosen_fields, encoded, refuse_large
+from baton.tasks.data.source_spec import HuggingFaceSource, json_at, listed
 
 ROWS = 32  # in memory at a time
 

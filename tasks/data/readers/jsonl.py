@@ -12,11 +12,11 @@ from typing import IO, Any
 import orjson
 import pyarrow as pa
 
-from infra.storage.address import File
-from infra.storage.unique_keys import unique
-from tasks.core.job import StageError
-from tasks.data.partitions import Piece
-from tasks.data.readers.raw import (
+from baton.infra.storage.address import File
+from baton.infra.storage.unique_keys import unique
+from baton.tasks.core.job import StageError
+from baton.tasks.data.partitions import Piece
+from baton.tasks.data.readers.raw import (
     Broken,
     BrokenFile,
     BrokenRecord,
@@ -26,7 +26,7 @@ from tasks.data.readers.raw import (
     refuse_large,
     skipping,
 )
-from tasks.data.source_spec import LARGEST_MB, JsonlSource, listed
+from baton.tasks.data.source_spec import LARGEST_MB, JsonlSource, listed
 
 _EXACT = json.JSONDecoder(object_pairs_hook=unique)
 READ_BYTES = 1 << 20  # bytes of a skipped line that are read at a time

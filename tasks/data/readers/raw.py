@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pydantic import BaseModel
 
-from infra.storage.address import File
-from tasks.core.job import StageError
-from tasks.data.json_values import NotJson, json_value
-from tasks.data.source_spec import ArrowSource, JsonlSource, ParquetSource, WarcSource
+from baton.infra.storage.address import File
+from baton.tasks.core.job import StageError
+from baton.tasks.data.json_values import NotJson, json_value
+from baton.tasks.data.source_spec import ArrowSource, JsonlSource, ParquetSource, WarcSource
 
 SHOWN = 10  # broken files in a message
 

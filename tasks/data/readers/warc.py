@@ -15,12 +15,12 @@ from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.encoding import bytes_to_str, detect_encoding
 from resiliparse.parse.html import HTMLTree
 
-from infra.storage.address import File
-from tasks.data.partitions import Piece
-from tasks.data.readers.http_body import decoded
-from tasks.data.readers.raw import Broken, BrokenFile, BrokenRecord, Raw, refuse_large, skipping
-from tasks.data.readers.warc_records import Members, Records, Truncated
-from tasks.data.source_spec import WarcSource
+from baton.infra.storage.address import File
+from baton.tasks.data.partitions import Piece
+from baton.tasks.data.readers.http_body import decoded
+from baton.tasks.data.readers.raw import Broken, BrokenFile, BrokenRecord, Raw, refuse_large, skipping
+from baton.tasks.data.readers.warc_records import Members, Records, Truncated
+from baton.tasks.data.source_spec import WarcSource
 
 HTML = ("text/html", "application/xhtml+xml")
 PLAIN = "text/plain"

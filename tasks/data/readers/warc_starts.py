@@ -8,10 +8,10 @@ import io
 from collections.abc import Iterator
 from typing import IO, cast
 
-from infra.storage.address import File
-from tasks.data.readers.warc import DAMAGED
-from tasks.data.readers.warc_records import Members, Records, Truncated
-from tasks.data.rounds import Amount, Report
+from baton.infra.storage.address import File
+from baton.tasks.data.readers.warc import DAMAGED
+from baton.tasks.data.readers.warc_records import Members, Records, Truncated
+from baton.tasks.data.rounds import Amount, Report
 
 
 def piece_starts(item: File, target: int, report: Report) -> list[int]:

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from infra.progress import say_once
-from tasks.core.job import Job
-from tasks.core.spec import Problem
-from tasks.models.rates import ANY_SIZE, Rate
-from tasks.posttrain.spec import TRAINING, Method, PostTrainSpec, StepCost
-from tasks.rows.marks import LABELS, verdict
-from tasks.rows.spec import MOST_SEEN
-from tasks.rows.stored import Row
+from baton.infra.progress import say_once
+from baton.tasks.core.job import Job
+from baton.tasks.core.spec import Problem
+from baton.tasks.models.rates import ANY_SIZE, Rate
+from baton.tasks.posttrain.spec import TRAINING, Method, PostTrainSpec, StepCost
+from baton.tasks.rows.marks import LABELS, verdict
+from baton.tasks.rows.spec import MOST_SEEN
+from baton.tasks.rows.stored import Row
 
 if TYPE_CHECKING:  # encode imports Transformers, which would slow down --help
-    from tasks.posttrain.encode import RowEncoder
+    from baton.tasks.posttrain.encode import RowEncoder
 
 METRICS = TRAINING | {
     "kl": "kl",
@@ -44,7 +44,7 @@ class KTOSpec(PostTrainSpec):
     """Kahneman-Tversky optimization with TRL, on completions or conversations with a `label` (or `kto_tag`), true or
     false, or on rows of kind preference, as two completions each."""
 
-    method: ClassVar = Method("kto", "tasks.posttrain.methods.kto:train", version="3")
+    method: ClassVar = Method("kto", "baton.tasks.posttrain.methods.kto:train", version="3")
     rates: ClassVar = (
         Rate(50e6, 3e-4, "DPO's rate, workflows/recipes/laptop.yaml"),
         Rate(30e9, 1e-6, "TRL's default, and the highest rate that it advises with beta 0.1"),
@@ -104,11 +104,11 @@ def train(job: Job) -> None:
     from datasets import Dataset
     from trl import KTOConfig
 
-    from tasks.posttrain.adapter import base_of
-    from tasks.posttrain.rows import kind_of
-    from tasks.posttrain.trainer import prepare
-    from tasks.posttrain.trl_hooks.kto import UnpairedTrainer
-    from tasks.posttrain.trl_hooks.shared_prompts import share_prompts
+    from baton.tasks.posttrain.adapter import base_of
+    from baton.tasks.posttrain.rows import kind_of
+    from baton.tasks.posttrain.trainer import prepare
+    from baton.tasks.posttrain.trl_hooks.kto import UnpairedTrainer
+    from baton.tasks.posttrain.trl_hooks.shared_prompts import share_prompts
 
     setup = prepare(job, KTOSpec)
     spec, kind = setup.spec, kind_of(job, *setup.spec.row_kinds())

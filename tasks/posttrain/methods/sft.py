@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from tasks.core.job import Job, StageError
-from tasks.core.spec import Problem
-from tasks.models.rates import ANY_SIZE, Rate
-from tasks.posttrain.spec import TRAINING, Method, PostTrainSpec
-from tasks.rows.check import COLUMNS
-from tasks.rows.marks import refusal
-from tasks.rows.stored import TRAIN, Row
+from baton.tasks.core.job import Job, StageError
+from baton.tasks.core.spec import Problem
+from baton.tasks.models.rates import ANY_SIZE, Rate
+from baton.tasks.posttrain.spec import TRAINING, Method, PostTrainSpec
+from baton.tasks.rows.check import COLUMNS
+from baton.tasks.rows.marks import refusal
+from baton.tasks.rows.stored import TRAIN, Row
 
 if TYPE_CHECKING:  # encode imports Transformers, which would slow down --help
-    from tasks.posttrain.encode import RowEncoder
+    from baton.tasks.posttrain.encode import RowEncoder
 
 METRICS = TRAINING | {
     "mean_token_accuracy": "token_accuracy",
@@ -35,7 +35,7 @@ class Learned:
 class SFTSpec(PostTrainSpec):
     """Supervised fine-tuning with TRL, on rows of kind messages, prompt_completion or text."""
 
-    method: ClassVar = Method("sft", "tasks.posttrain.methods.sft:train", version="5")
+    method: ClassVar = Method("sft", "baton.tasks.posttrain.methods.sft:train", version="5")
     splits_messages: ClassVar = False
     rates: ClassVar = (
         Rate(50e6, 5e-4, "workflows/recipes/laptop.yaml, 5.8 M parameters"),
@@ -61,7 +61,7 @@ class SFTSpec(PostTrainSpec):
 
     def rows_problems(self, kind: str, rows: Sequence[Row]) -> Iterator[Problem]:
         """Yield a problem for a loss that the rows do not allow."""
-        from tasks.posttrain.encode import loss_of
+        from baton.tasks.posttrain.encode import loss_of
 
         try:
             loss = loss_of(self.loss, kind)
@@ -73,14 +73,14 @@ class SFTSpec(PostTrainSpec):
             yield Problem("loss", loss, "assistant: some turns of the rows are not to be learned")
 
     def uses_marks(self, kind: str) -> bool:
-        from tasks.posttrain.encode import loss_of
+        from baton.tasks.posttrain.encode import loss_of
 
         return loss_of(self.loss, kind) == "assistant"
 
     def encode(self, row: Row, kind: str, encoder: "RowEncoder") -> Learned:
         import numpy as np
 
-        from tasks.posttrain.encode import IGNORED, loss_of
+        from baton.tasks.posttrain.encode import IGNORED, loss_of
 
         loss = loss_of(self.loss, kind)
         ids, labels = encoder.learned(row, loss)
@@ -97,9 +97,9 @@ def train(job: Job) -> None:
     from datasets import Dataset
     from trl import SFTConfig
 
-    from tasks.posttrain.rows import columns_of, kind_of
-    from tasks.posttrain.trainer import prepare
-    from tasks.posttrain.trl_hooks.sft import LabelledTrainer
+    from baton.tasks.posttrain.rows import columns_of, kind_of
+    from baton.tasks.posttrain.trainer import prepare
+    from baton.tasks.posttrain.trl_hooks.sft import LabelledTrainer
 
     setup = prepare(job, SFTSpec)
     spec, limits, kind = setup.spec, setup.limits, kind_of(job, *setup.spec.row_kinds())

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from tasks.posttrain.process import BY_TORCHRUN
+from baton.tasks.posttrain.process import BY_TORCHRUN
 
 SCHEDULER = "scheduler.pt"
 # A single process saves and loads without torch.distributed on purpose

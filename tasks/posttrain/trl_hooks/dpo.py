@@ -4,7 +4,7 @@ from typing import Any
 
 from trl import DPOTrainer
 
-from tasks.posttrain.trl_hooks.step_means import WEIGHTS, StepMeans
+from baton.tasks.posttrain.trl_hooks.step_means import WEIGHTS, StepMeans
 
 
 class PairTrainer(StepMeans, DPOTrainer):  # type: ignore[misc] # StepMeans replaces methods of the Trainer

@@ -16,17 +16,17 @@ from peft import PeftModel
 from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration
 
-from tasks.core.job import StageError
-from tasks.models.model_files import as_saved, saved_buffers
-from tasks.posttrain import process
-from tasks.posttrain.adapter import base_of, merged_weights
-from tasks.posttrain.drift import beginning, check_drift, sum_and_count
-from tasks.posttrain.methods.grpo.rollout_servers import RolloutServers
-from tasks.posttrain.weight_check import check_weights
-from tasks.vllm.engine import check_engine, open_engine, sample, scores
-from tasks.vllm.engine_weights import named_weights
-from tasks.vllm.hooks import before_each_step, leave_transformers_alone, reload_weights
-from tasks.vllm.tensor_digests import Held, digests
+from baton.tasks.core.job import StageError
+from baton.tasks.models.model_files import as_saved, saved_buffers
+from baton.tasks.posttrain import process
+from baton.tasks.posttrain.adapter import base_of, merged_weights
+from baton.tasks.posttrain.drift import beginning, check_drift, sum_and_count
+from baton.tasks.posttrain.methods.grpo.rollout_servers import RolloutServers
+from baton.tasks.posttrain.weight_check import check_weights
+from baton.tasks.vllm.engine import check_engine, open_engine, sample, scores
+from baton.tasks.vllm.engine_weights import named_weights
+from baton.tasks.vllm.hooks import before_each_step, leave_transformers_alone, reload_weights
+from baton.tasks.vllm.tensor_digests import Held, digests
 
 EFFECT = 1e-3  # minimum change of a log-probability when a weight is replaced
 
@@ -127,7 +127,7 @@ class LiveGeneration(VLLMGeneration):
         return [(each.token_ids, each.logprobs) for each in completions]
 
     def options(self) -> dict[str, Any]:
-        """Return the options of tasks.vllm.engine.sample that no call changes."""
+        """Return the options of baton.tasks.vllm.engine.sample that no call changes."""
         return {"temperature": self.temperature, **self.generation_kwargs}
 
     def until_all_have_sampled(self) -> None:

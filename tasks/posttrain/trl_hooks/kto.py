@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from trl import KTOTrainer
 
-from tasks.posttrain.trl_hooks.step_means import WEIGHTS, StepMeans
+from baton.tasks.posttrain.trl_hooks.step_means import WEIGHTS, StepMeans
 
 KL = "kl_of_step"  # key in a batch
 

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from trl import SFTTrainer
 
-from tasks.posttrain.encode import IGNORED
-from tasks.posttrain.trl_hooks.step_means import StepMetrics
+from baton.tasks.posttrain.encode import IGNORED
+from baton.tasks.posttrain.trl_hooks.step_means import StepMetrics
 
 
 class LabelledTrainer(StepMetrics, SFTTrainer):  # type: ignore[misc] # StepMetrics replaces methods of the Trainer

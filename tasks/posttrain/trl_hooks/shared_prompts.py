@@ -23,7 +23,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from trl.trainer.utils import FusedCausalLMOutput
 
-from tasks.posttrain.encode import IGNORED
+from baton.tasks.posttrain.encode import IGNORED
 
 COMPLETIONS = 32  # completions that are computed together
 BRANCHED = 2  # maximum ratio of a prompt's branches to the prompt, in tokens; attention grows with both

@@ -14,8 +14,8 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import Trainer
 
-from tasks.posttrain.batches import BLANK
-from tasks.posttrain.encode import IGNORED
+from baton.tasks.posttrain.batches import BLANK
+from baton.tasks.posttrain.encode import IGNORED
 
 WEIGHTS = "weights_of_losses"  # key in a batch
 ROWS, SHARES, NUMBERS = "rows_alone", "shares_of_rows", "numbers_of_rows"  # keys in a batch of rows computed alone

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from tasks.posttrain.turns import Conversation, Generate, counts, totals
+from baton.tasks.posttrain.turns import Conversation, Generate, counts, totals
 
 Converse = Callable[[Sequence[int], int, Generate], list[Conversation]]
 """A function (indices of rows, one per completion; the step; a sampler) -> a conversation about each row."""

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from infra.text import shown
-from tasks.core.spec import Spec
-from tasks.rewards.call import text_of
-from tasks.rewards.thinking import Thinking
+from baton.infra.text import shown
+from baton.tasks.core.spec import Spec
+from baton.tasks.rewards.call import text_of
+from baton.tasks.rewards.thinking import Thinking
 
 ANSWERS = ("answer", "solution", "ground_truth", "completion")  # columns that may contain the right answer, in order
 

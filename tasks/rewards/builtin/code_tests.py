@@ -22,11 +22,11 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from infra.sandbox.program import Program, Result
-from tasks.core.spec import ByBaton
-from tasks.rewards.builtin.sandboxed import Code
-from tasks.rewards.remote.wire import FIXED, JSON, LIBRARY, MUTABLE
-from tasks.user_code.load_function import Unusable
+from baton.infra.sandbox.program import Program, Result
+from baton.tasks.core.spec import ByBaton
+from baton.tasks.rewards.builtin.sandboxed import Code
+from baton.tasks.rewards.remote.wire import FIXED, JSON, LIBRARY, MUTABLE
+from baton.tasks.user_code.load_function import Unusable
 
 _SHARED = ("wire", "evidence", "objects", "tests_side")  # modules of the tests' process, loaded before the program's
 _RULES = 3
@@ -88,7 +88,7 @@ class CodeTests(Code):
                 files={"solution.py": code.encode(errors="surrogatepass")},
                 stdin=json.dumps({"tests": tests, "types": _data_attributes()}).encode(),
                 checker=_compiled("run_tests"),
-                modules={f"tasks.rewards.remote.{name}": _compiled(name) for name in _SHARED},
+                modules={f"baton.tasks.rewards.remote.{name}": _compiled(name) for name in _SHARED},
             )
         ]
 

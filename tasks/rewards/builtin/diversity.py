@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from tasks.rewards.builtin.builtin import Answered, final
+from baton.tasks.rewards.builtin.builtin import Answered, final
 
 TOLERANCE = 0.01  # share by which a shape may exceed its share among the rows' own answers; one occurrence always may
 USUAL = 4096  # number of the rows' own answers that are remembered

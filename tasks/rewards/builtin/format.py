@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from tasks.rewards.builtin.builtin import Builtin
-from tasks.rewards.call import text_of
+from baton.tasks.rewards.builtin.builtin import Builtin
+from baton.tasks.rewards.call import text_of
 
 Tag = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.-]*$")]
 

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field
 
-from tasks.core.json_data import JsonObject
-from tasks.core.spec import Problem
-from tasks.rewards.builtin.builtin import EACH_S, Builtin, final, time_limit
-from tasks.rewards.call import text_of
+from baton.tasks.core.json_data import JsonObject
+from baton.tasks.core.spec import Problem
+from baton.tasks.rewards.builtin.builtin import EACH_S, Builtin, final, time_limit
+from baton.tasks.rewards.call import text_of
 
 _NO_JSON = object()
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from pydantic import Field, PrivateAttr
 
-from tasks.core.spec import Problem, not_identity
-from tasks.rewards.builtin.builtin import Builtin
-from tasks.rewards.call import text_of
-from tasks.user_code.load_function import Unusable
+from baton.tasks.core.spec import Problem, not_identity
+from baton.tasks.rewards.builtin.builtin import Builtin
+from baton.tasks.rewards.call import text_of
+from baton.tasks.user_code.load_function import Unusable
 
 _NAME = r"score(?:\s*[(\[][^()\[\]]*[)\]])?"  # with an optional scale
 _NUMBER = r"([-−–]?[0-9]+(?:[.,][0-9]+)?\w*(?:\s*(?:-|–|to)\s*[0-9]+)?)"  # fractions and ranges match, but don't count

@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tasks.core.spec import Problem
-from tasks.rewards.builtin.builtin import Builtin
-from tasks.rewards.call import text_of
+from baton.tasks.core.spec import Problem
+from baton.tasks.rewards.builtin.builtin import Builtin
+from baton.tasks.rewards.call import text_of
 
 
 class Length(Builtin):

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from tasks.rewards.builtin.builtin import Comparing
+from baton.tasks.rewards.builtin.builtin import Comparing
 
 
 class Match(Comparing):

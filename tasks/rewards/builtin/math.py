@@ -9,7 +9,7 @@ import re
 from decimal import Decimal
 from typing import Any, ClassVar
 
-from tasks.rewards.builtin.builtin import Comparing
+from baton.tasks.rewards.builtin.builtin import Comparing
 
 TIMEOUT_S = 2  # for each parsing and comparison, since `9^{9^9}` would take forever; an integer, for SIGALRM
 ENDING = 500  # characters that are parsed: pages of repetition take math-verify seconds

@@ -13,14 +13,14 @@ from typing import Any, Self
 
 from pydantic import Field, PrivateAttr
 
-from infra.errors import UserError
-from infra.sandbox.program import Program, Result
-from infra.text import shown
-from tasks.core.spec import PathText, Problem
-from tasks.rewards.builtin.builtin import ANSWERS
-from tasks.rewards.builtin.sandboxed import Sandboxed
-from tasks.rewards.call import text_of
-from tasks.user_code.load_function import Unusable
+from baton.infra.errors import UserError
+from baton.infra.sandbox.program import Program, Result
+from baton.infra.text import shown
+from baton.tasks.core.spec import PathText, Problem
+from baton.tasks.rewards.builtin.builtin import ANSWERS
+from baton.tasks.rewards.builtin.sandboxed import Sandboxed
+from baton.tasks.rewards.call import text_of
+from baton.tasks.user_code.load_function import Unusable
 
 
 class Verifier(Sandboxed):

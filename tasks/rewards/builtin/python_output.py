@@ -5,9 +5,9 @@ from typing import Any
 
 from pydantic import Field
 
-from infra.sandbox.program import Program
-from tasks.rewards.builtin.sandboxed import Code
-from tasks.rewards.call import text_of
+from baton.infra.sandbox.program import Program
+from baton.tasks.rewards.builtin.sandboxed import Code
+from baton.tasks.rewards.call import text_of
 
 
 class PythonOutput(Code):

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from tasks.core.spec import Problem
-from tasks.rewards.builtin.builtin import EACH_S, Builtin, time_limit
-from tasks.rewards.call import text_of
+from baton.tasks.core.spec import Problem
+from baton.tasks.rewards.builtin.builtin import EACH_S, Builtin, time_limit
+from baton.tasks.rewards.call import text_of
 
 
 class Regex(Builtin):

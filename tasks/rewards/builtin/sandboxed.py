@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from infra.sandbox.pool import Pool
-from infra.sandbox.program import Limits, NoSandbox, Program, Result
-from infra.sandbox.sandbox import Sandbox
-from tasks.core.spec import identity_if_set, not_identity
-from tasks.rewards.builtin.builtin import Builtin, final
-from tasks.rewards.call import text_of
-from tasks.user_code.load_function import Unusable
+from baton.infra.sandbox.pool import Pool
+from baton.infra.sandbox.program import Limits, NoSandbox, Program, Result
+from baton.infra.sandbox.sandbox import Sandbox
+from baton.tasks.core.spec import identity_if_set, not_identity
+from baton.tasks.rewards.builtin.builtin import Builtin, final
+from baton.tasks.rewards.call import text_of
+from baton.tasks.user_code.load_function import Unusable
 
 _FENCE = re.compile(r"^```[^\n`]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 

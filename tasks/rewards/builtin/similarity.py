@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.rewards.builtin.builtin import Comparing
+from baton.tasks.rewards.builtin.builtin import Comparing
 
 
 class Similarity(Comparing):

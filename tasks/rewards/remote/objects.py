@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, ClassVar
 
-from tasks.rewards.remote.wire import BINARY, IN_PLACE, PROBED
+from baton.tasks.rewards.remote.wire import BINARY, IN_PLACE, PROBED
 
 ORDER = ("lt", "le", "gt", "ge")
 UNARY = (

@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from tasks.rewards.remote.wire import BINARY, OPERATIONS, PLAIN, PROBED, Ended, Peer
+from baton.tasks.rewards.remote.wire import BINARY, OPERATIONS, PLAIN, PROBED, Ended, Peer
 
 MOST_PRINTED = 1 << 16  # bytes of a call's output that its tests see
 

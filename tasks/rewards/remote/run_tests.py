@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
-from tasks.rewards.remote.evidence import Evidence, rewritten
-from tasks.rewards.remote.objects import NoLength, Proxy, install
-from tasks.rewards.remote.tests_side import NAME, Tests
+from baton.tasks.rewards.remote.evidence import Evidence, rewritten
+from baton.tasks.rewards.remote.objects import NoLength, Proxy, install
+from baton.tasks.rewards.remote.tests_side import NAME, Tests
 
 # Functions for comparisons that tests use without importing them
 JUDGES = {"isclose": ("math", "isclose"), "deepcopy": ("copy", "deepcopy")}

@@ -7,8 +7,17 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from tasks.rewards.remote.objects import CATCHING, Kind, Proxy, Reference, Refused, as_member, proxy_class, unwrapped
-from tasks.rewards.remote.wire import IN_PLACE, OPERATIONS, PROBED, Ended, Malformed, Peer
+from baton.tasks.rewards.remote.objects import (
+    CATCHING,
+    Kind,
+    Proxy,
+    Reference,
+    Refused,
+    as_member,
+    proxy_class,
+    unwrapped,
+)
+from baton.tasks.rewards.remote.wire import IN_PLACE, OPERATIONS, PROBED, Ended, Malformed, Peer
 
 MOST_REACHED = 100  # objects that are reached from an object, and read with it
 MOST_RETURNED = 256  # objects that came back whose attributes are read before others are constructed

@@ -6,11 +6,11 @@ import signal
 import threading
 from typing import Literal
 
-from infra.errors import UserError
-from infra.process.logs import LINES
-from infra.storage.durable import new_folder
-from tasks.core.job import Job, StageError, main
-from tasks.core.spec import Spec
+from baton.infra.errors import UserError
+from baton.infra.process.logs import LINES
+from baton.infra.storage.durable import new_folder
+from baton.tasks.core.job import Job, StageError, main
+from baton.tasks.core.spec import Spec
 
 ADDRESS = "401 for https://judge.example.org/v1?api_key=hunter22, Authorization: Bearer hunter22hunter22"
 

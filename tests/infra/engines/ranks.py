@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from tasks.core.job import Job, StageError, main
-from tasks.core.spec import Spec
+from baton.tasks.core.job import Job, StageError, main
+from baton.tasks.core.spec import Spec
 
 
 class RanksSpec(Spec):

@@ -7,7 +7,7 @@ import sys
 import time
 from types import FrameType
 
-from tasks.core.job import Job, main
+from baton.tasks.core.job import Job, main
 
 
 def work(job: Job) -> None:

@@ -11,9 +11,9 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from infra.storage.durable import write_json
-from tasks.core.job import Job, StageError, main
-from tasks.core.spec import Spec
+from baton.infra.storage.durable import write_json
+from baton.tasks.core.job import Job, StageError, main
+from baton.tasks.core.spec import Spec
 
 
 class StepsSpec(Spec):

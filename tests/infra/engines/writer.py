@@ -2,8 +2,8 @@
 
 import time
 
-from tasks.core.job import Job, main
-from tasks.core.spec import Spec
+from baton.tasks.core.job import Job, main
+from baton.tasks.core.spec import Spec
 
 
 class WriterSpec(Spec):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.sandbox.bubblewrap import open_to_all
+from baton.infra.sandbox.bubblewrap import open_to_all
 from tests.source import ROOT
 
 USER = 12345
@@ -42,7 +42,7 @@ def _python() -> str:
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     """A kind of sandbox that this machine supports."""
-    needed = f"from infra.sandbox.sandbox import unusable; print(end=unusable({request.param!r}))"
+    needed = f"from baton.infra.sandbox.sandbox import unusable; print(end=unusable({request.param!r}))"
     asked = subprocess.run(python_command("user", "-c", needed), capture_output=True, text=True, cwd="/", check=False)
     if problem := asked.stdout or asked.stderr:
         pytest.skip(f"{request.param}: {problem}")

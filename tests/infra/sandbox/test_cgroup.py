@@ -2,9 +2,9 @@
 
 import pytest
 
-from infra.sandbox.cgroup import Cgroup, delegated
-from infra.sandbox.program import Limits, Program
-from infra.sandbox.sandbox import Sandbox, unusable
+from baton.infra.sandbox.cgroup import Cgroup, delegated
+from baton.infra.sandbox.program import Limits, Program
+from baton.infra.sandbox.sandbox import Sandbox, unusable
 
 PARENT = delegated()
 if PARENT is None or unusable("bubblewrap"):

@@ -17,10 +17,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.sandbox.bubblewrap import NOBODY
-from infra.sandbox.pool import Pool
-from infra.sandbox.program import Limits, Program
-from infra.sandbox.sandbox import Sandbox, unusable
+from baton.infra.sandbox.bubblewrap import NOBODY
+from baton.infra.sandbox.pool import Pool
+from baton.infra.sandbox.program import Limits, Program
+from baton.infra.sandbox.sandbox import Sandbox, unusable
 from tests.infra.sandbox.attacks import ATTACKS, PRELUDE
 from tests.infra.sandbox.trial import orphans
 from tests.source import ROOT
@@ -92,8 +92,8 @@ def adopting() -> Iterator[None]:
 def test_a_killed_pool_leaves_nothing() -> None:
     """kill -9 at moments from before the start of the first sandbox to after the end of the first programs."""
     endless = (
-        "from infra.sandbox.pool import Pool; from infra.sandbox.program import Program\n"
-        "from infra.sandbox.sandbox import Sandbox\n"
+        "from baton.infra.sandbox.pool import Pool; from baton.infra.sandbox.program import Program\n"
+        "from baton.infra.sandbox.sandbox import Sandbox\n"
         "with Pool(Sandbox(kind='bubblewrap'), 4) as pool:\n"
         "    print(flush=True)\n"
         "    while True: pool.map([Program('pass')] * 8)"

@@ -11,12 +11,12 @@ from typing import Any
 import psutil
 import pytest
 
-from infra.sandbox import sandbox as chooser
-from infra.sandbox.pool import Pool
-from infra.sandbox.program import Limits, NoSandbox, Program, Result
-from infra.sandbox.sandbox import Sandbox, unusable
-from infra.sandbox.self_test import faults
-from infra.sandbox.worker import Worker
+from baton.infra.sandbox import sandbox as chooser
+from baton.infra.sandbox.pool import Pool
+from baton.infra.sandbox.program import Limits, NoSandbox, Program, Result
+from baton.infra.sandbox.sandbox import Sandbox, unusable
+from baton.infra.sandbox.self_test import faults
+from baton.infra.sandbox.worker import Worker
 
 if problem := unusable("bubblewrap"):
     pytest.skip(f"bubblewrap: {problem}", allow_module_level=True)

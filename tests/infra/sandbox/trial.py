@@ -18,9 +18,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from infra.sandbox.bubblewrap import NOBODY
-from infra.sandbox.program import Limits, Program, Result
-from infra.sandbox.sandbox import Sandbox
+from baton.infra.sandbox.bubblewrap import NOBODY
+from baton.infra.sandbox.program import Limits, Program, Result
+from baton.infra.sandbox.sandbox import Sandbox
 from tests.infra.sandbox.attacks import ATTACKS, MEETS, PRELUDE
 
 

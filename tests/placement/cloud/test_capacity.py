@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.placement.config import Placement
+from baton.infra.placement.config import Placement
 from tests.placement.cloud.jobs import full, nothing_is_left, region_of, rented
 from tests.placement.cloud.world import Cloud
 from tests.placement.runs import ALPHA, BETA, SHORT, done, start
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.cloud, pytest.mark.timeout(900)]
 @pytest.mark.parametrize("seed", range(20))
 def test_the_first_place_of_the_plan_with_room_is_taken(aws: Cloud, tmp_path: Path, seed: int) -> None:
     """The table is random, and at least one place has capacity. The recorded price is that of the place."""
-    from infra.placement.prices import offers
+    from baton.infra.placement.prices import offers
 
     chance = random.Random(seed)
     change = rented(

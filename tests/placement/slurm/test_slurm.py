@@ -74,7 +74,7 @@ def test_ctrl_c_leaves_nothing_on_the_clusters(slurm: World, tmp_path: Path) -> 
     assert run.ends(60) == 1
     assert "cancelling job" in run.output()
     until(lambda: nothing_is_left(slurm), "the job's end", 120)
-    until(lambda: not pids("tasks.pretrain", run), "the end of the processes")
+    until(lambda: not pids("baton.tasks.pretrain", run), "the end of the processes")
 
 
 def test_a_laptop_that_was_closed_finds_its_job_again(slurm: World, long: Run, tmp_path: Path) -> None:

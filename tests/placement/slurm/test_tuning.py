@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.process.heartbeat import read_beats
+from baton.infra.process.heartbeat import read_beats
 from tests.placement.runs import ALPHA, GRPO, Run, done, pids, placement, tune
 from tests.placement.slurm.clusters import World
 

@@ -11,9 +11,9 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tasks.core.manifest import RECORD
-from tasks.models.agreement import probe
-from tasks.models.model_files import load_causal_lm
+from baton.tasks.core.manifest import RECORD
+from baton.tasks.models.agreement import probe
+from baton.tasks.models.model_files import load_causal_lm
 from tests.posttrain.tiny import tiny_model
 
 SIZES: dict[str, Any] = {
@@ -63,8 +63,8 @@ def tiny_family(folder: Path, name: str) -> Path:
 def main() -> None:
     from accelerate import Accelerator  # imported late, since a test imports this module, and these import vLLM
 
-    from tasks.posttrain.trl_hooks.grpo import CPUGeneration
-    from tasks.vllm.engine import close_engines
+    from baton.tasks.posttrain.trl_hooks.grpo import CPUGeneration
+    from baton.tasks.vllm.engine import close_engines
     from tests.posttrain.methods.rollouts import mismatch
 
     root, found = Path(sys.argv[1]), {}

@@ -14,12 +14,12 @@ import torch
 from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tasks.core.job import StageError
-from tasks.posttrain.methods.grpo.rollout_servers import LOCAL, RolloutServers
-from tasks.posttrain.trl_hooks.grpo import CPUGeneration, LiveGeneration, ServedGeneration
-from tasks.posttrain.weight_check import check_weights
-from tasks.vllm.engine_weights import named_weights
-from tasks.vllm.tensor_digests import digests
+from baton.tasks.core.job import StageError
+from baton.tasks.posttrain.methods.grpo.rollout_servers import LOCAL, RolloutServers
+from baton.tasks.posttrain.trl_hooks.grpo import CPUGeneration, LiveGeneration, ServedGeneration
+from baton.tasks.posttrain.weight_check import check_weights
+from baton.tasks.vllm.engine_weights import named_weights
+from baton.tasks.vllm.tensor_digests import digests
 from tests.posttrain.tiny import tiny_model
 
 

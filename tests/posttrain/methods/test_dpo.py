@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from tasks.core.job import StageError, open_job
-from tasks.core.manifest import read_manifest, verify
-from tasks.posttrain import trainer
-from tasks.posttrain.methods.dpo.pairs import Pairs
-from tasks.posttrain.methods.dpo.trainer import train
+from baton.tasks.core.job import StageError, open_job
+from baton.tasks.core.manifest import read_manifest, verify
+from baton.tasks.posttrain import trainer
+from baton.tasks.posttrain.methods.dpo.pairs import Pairs
+from baton.tasks.posttrain.methods.dpo.trainer import train
 from tests.posttrain.tiny import (
     flip_a_bit,
     metrics,
@@ -54,7 +54,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def tuned(vllm: None, inputs: dict[str, Path], spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     job = write_job(tmp_path_factory.mktemp("dpo") / "job", "dpo", spec, **inputs)
-    assert start("tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
+    assert start("baton.tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
     return job
 
 
@@ -86,13 +86,13 @@ def test_killed_and_restarted_it_keeps_its_samples_and_makes_the_same_model(
     tuned: Path, inputs: dict[str, Path], spec: dict[str, Any], tmp_path: Path
 ) -> None:
     job = write_job(tmp_path / "job", "dpo", spec, **inputs)
-    engine = start("tasks.posttrain.engine", job)
+    engine = start("baton.tasks.posttrain.engine", job)
     wait_for_step(job, engine, 5)  # a step of the second epoch
     engine.kill()
     engine.wait()
     sampled_at = (job / "work" / "pairs" / "pairs.json").stat().st_mtime_ns
 
-    assert start("tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
+    assert start("baton.tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
 
     assert (job / "work" / "pairs" / "pairs.json").stat().st_mtime_ns == sampled_at
     assert json.loads((job / "result.json").read_text()) == json.loads((tuned / "result.json").read_text())

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tasks.core.manifest import MANIFEST, write_manifest
-from tasks.evaluate.results import read_results
-from tasks.rewards.spec import RewardSpec
-from tasks.user_code.functions import Function
+from baton.tasks.core.manifest import MANIFEST, write_manifest
+from baton.tasks.evaluate.results import read_results
+from baton.tasks.rewards.spec import RewardSpec
+from baton.tasks.user_code.functions import Function
 from tests.posttrain.methods.test_grpo import SFT
 from tests.posttrain.tiny import (
     environment,
@@ -64,7 +64,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     seen = tiny_rows(root / "seen", rows, "messages")
     spec = SFT | {"steps": 60, "batch_size": 4, "max_new_tokens": 200, "learning_rate": 0.01}
     sft = write_job(root / "sft", "sft", spec, model=tiny_model(root / "model", turns=True, positions=512), rows=seen)
-    assert start("tasks.posttrain.engine", sft).wait() == 0, (sft / "log.txt").read_text()
+    assert start("baton.tasks.posttrain.engine", sft).wait() == 0, (sft / "log.txt").read_text()
     asked = tiny_rows(root / "asked", [{"prompt": [ASKED]}, {"prompt": [ASKED], "again": 1}], "prompt")
     return {"model": sft / "output", "rows": asked}
 
@@ -81,7 +81,7 @@ def rolled(shown: list[int]) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def tuned(vllm: None, inputs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     job = write_job(tmp_path_factory.mktemp("grpo") / "job", "grpo", SPEC, **inputs)
-    assert start("tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
+    assert start("baton.tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
     return job
 
 
@@ -114,7 +114,7 @@ def test_a_rollout_server_samples_for_sharded_ranks(
     }
     job = write_job(tmp_path / "job", "grpo", SPEC | changed, **inputs)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*torchrun, "-m", "tasks.posttrain.engine", str(job)]
+    command = [*torchrun, "-m", "baton.tasks.posttrain.engine", str(job)]
 
     ended = subprocess.run(command, env=environment(), check=False, capture_output=True, text=True)
 
@@ -138,7 +138,7 @@ def test_an_evaluation_plays_held_out_rows(tuned: Path, inputs: dict[str, Path],
     spec = {"dice": fields | {"data": "dice", "samples": 2, "pass_at": [2], "temperature": 0.0}}
     job = write_job(tmp_path / "job", "evaluate", spec, **{"model": tuned / "output", "rows.0": asked})
 
-    assert start("tasks.evaluate.evaluate", job).wait() == 0, (job / "log.txt").read_text()
+    assert start("baton.tasks.evaluate.evaluate", job).wait() == 0, (job / "log.txt").read_text()
 
     results = read_results(job / "output")
     values = {name.removeprefix("dice."): metric.value for name, metric in results.metrics.items()}
@@ -156,12 +156,12 @@ def test_an_evaluation_plays_held_out_rows(tuned: Path, inputs: dict[str, Path],
 
 def test_killed_and_resumed_it_makes_the_same_model(tuned: Path, inputs: dict[str, Path], tmp_path: Path) -> None:
     job = write_job(tmp_path / "job", "grpo", SPEC, **inputs)
-    engine = start("tasks.posttrain.engine", job)
+    engine = start("baton.tasks.posttrain.engine", job)
     wait_for_step(job, engine, 5)
     engine.kill()
     engine.wait()
 
-    assert start("tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
+    assert start("baton.tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
 
     assert json.loads((job / "result.json").read_text()) == json.loads((tuned / "result.json").read_text())
     assert without_times(job) == without_times(tuned)

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from tasks.core.manifest import verify
-from tasks.evaluate.results import read_results
-from tasks.models.agreement import read_probe
+from baton.tasks.core.manifest import verify
+from baton.tasks.evaluate.results import read_results
+from baton.tasks.models.agreement import read_probe
 from tests.posttrain.methods.families import FAMILIES, tiny_family
 from tests.posttrain.tiny import metrics, repeated_words, reward, start, tiny_rows, write_job
 
 MODULES = {
-    "load_hf": "tasks.convert.load_hf",
-    "sft": "tasks.posttrain.engine",
-    "grpo": "tasks.posttrain.engine",
-    "evaluate": "tasks.evaluate.evaluate",
+    "load_hf": "baton.tasks.convert.load_hf",
+    "sft": "baton.tasks.posttrain.engine",
+    "grpo": "baton.tasks.posttrain.engine",
+    "evaluate": "baton.tasks.evaluate.evaluate",
 }
 SFT = {"data": "twice", "steps": 20, "batch_size": 8, "learning_rate": 0.001, "max_new_tokens": 16}
 GRPO = {

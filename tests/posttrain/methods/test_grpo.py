@@ -8,12 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tasks.core.job import StageError, open_job
-from tasks.core.manifest import read_manifest, verify
-from tasks.posttrain.methods.grpo.spec import GRPOSpec
-from tasks.posttrain.methods.grpo.trainer import equal_groups, notices, reward_function, train
-from tasks.rewards.scorer import Scores
-from tasks.rewards.spec import RewardSpec
+from baton.tasks.core.job import StageError, open_job
+from baton.tasks.core.manifest import read_manifest, verify
+from baton.tasks.posttrain.methods.grpo.spec import GRPOSpec
+from baton.tasks.posttrain.methods.grpo.trainer import equal_groups, notices, reward_function, train
+from baton.tasks.rewards.scorer import Scores
+from baton.tasks.rewards.spec import RewardSpec
 from tests.posttrain.tiny import (
     complete_checkpoints,
     flip_a_bit,
@@ -62,14 +62,14 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("tiny")
     rows = tiny_rows(root / "rows", repeated_words(), "prompt_completion")
     sft = write_job(root / "sft", "sft", SFT, model=tiny_model(root / "model"), rows=rows)
-    assert start("tasks.posttrain.engine", sft).wait() == 0, (sft / "log.txt").read_text()
+    assert start("baton.tasks.posttrain.engine", sft).wait() == 0, (sft / "log.txt").read_text()
     return {"model": sft / "output", "rows": rows}
 
 
 @pytest.fixture(scope="module")
 def tuned(vllm: None, inputs: dict[str, Path], spec: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     job = write_job(tmp_path_factory.mktemp("grpo") / "job", "grpo", spec, **inputs)
-    assert start("tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
+    assert start("baton.tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
     return job
 
 
@@ -95,7 +95,7 @@ def test_an_adapter_is_merged_into_the_engine_s_weights_and_into_the_output(
     adapted = spec | {"adapter": {"lora": {"rank": 8}}, "learning_rate": 0.02}
     job = write_job(tmp_path / "job", "grpo", adapted, **inputs)
 
-    assert start("tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
+    assert start("baton.tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
 
     lines = metrics(job)[1:]
     assert lines[0]["kl"] < 0.001 and lines[-1]["kl"] > 0.01
@@ -113,7 +113,7 @@ def test_a_drift_above_its_maximum_ends_the_stage_with_the_worst_tokens(
     """In bf16, trainer and engine never agree to the last bit."""
     job = write_job(tmp_path / "job", "grpo", spec | {"drift": {"max": 1.0}}, **inputs)
 
-    assert start("tasks.posttrain.engine", job).wait() == 1, (job / "log.txt").read_text()
+    assert start("baton.tasks.posttrain.engine", job).wait() == 1, (job / "log.txt").read_text()
 
     error = json.loads((job / "result.json").read_text())
     assert error["kind"] == "StageError" and "above drift.max 1." in error["error"]
@@ -136,14 +136,14 @@ def test_killed_and_its_newest_checkpoint_damaged_it_makes_the_same_model(
     tuned: Path, inputs: dict[str, Path], spec: dict[str, Any], tmp_path: Path
 ) -> None:
     job = write_job(tmp_path / "job", "grpo", spec, **inputs)
-    engine = start("tasks.posttrain.engine", job)
+    engine = start("baton.tasks.posttrain.engine", job)
     wait_for_step(job, engine, 5)
     engine.kill()
     engine.wait()
     before, newest = complete_checkpoints(job)
     flip_a_bit(newest / "rewards.json")
 
-    assert start("tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
+    assert start("baton.tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
 
     output = (job / "log.txt").read_text()
     assert f"{newest} is damaged: rewards.json was changed" in output and f"continuing from {before}" in output
@@ -163,7 +163,7 @@ def test_prompts_may_be_messages_of_a_model_that_has_never_seen_any(
     rows = tiny_rows(tmp_path / "rows", asked, "prompt_completion")
     job = write_job(tmp_path / "job", "grpo", spec | {"steps": 2}, model=inputs["model"], rows=rows)
 
-    assert start("tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
+    assert start("baton.tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
 
     assert metrics(job)[0]["rows"] == 8 and len(metrics(job)) == 3
     assert (job / "output" / "chat_template.jinja").exists()

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from tasks.core.job import StageError, open_job
-from tasks.core.manifest import read_manifest, verify
-from tasks.posttrain.encode import RowEncoder
-from tasks.posttrain.methods.grpo.spec import GRPOSpec
-from tasks.posttrain.methods.kto import KTOSpec, train, unbalanced
-from tasks.posttrain.methods.sft import SFTSpec
-from tasks.posttrain.spec import PostTrainSpec
-from tasks.rows.rows import peek
-from tasks.rows.spec import RowsSpec
+from baton.tasks.core.job import StageError, open_job
+from baton.tasks.core.manifest import read_manifest, verify
+from baton.tasks.posttrain.encode import RowEncoder
+from baton.tasks.posttrain.methods.grpo.spec import GRPOSpec
+from baton.tasks.posttrain.methods.kto import KTOSpec, train, unbalanced
+from baton.tasks.posttrain.methods.sft import SFTSpec
+from baton.tasks.posttrain.spec import PostTrainSpec
+from baton.tasks.rows.rows import peek
+from baton.tasks.rows.spec import RowsSpec
 from tests.posttrain.tiny import (
     metrics,
     repeated_words,
@@ -64,7 +64,7 @@ def inputs(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
 @pytest.fixture(scope="module")
 def tuned(inputs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     job = write_job(tmp_path_factory.mktemp("kto") / "job", "kto", SPEC, **inputs)
-    assert start("tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
+    assert start("baton.tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
     return job
 
 
@@ -79,12 +79,12 @@ def test_desirable_completions_become_likelier_than_others(tuned: Path, inputs: 
 
 def test_killed_and_restarted_it_makes_the_same_model(tuned: Path, inputs: dict[str, Path], tmp_path: Path) -> None:
     job = write_job(tmp_path / "job", "kto", SPEC, **inputs)
-    engine = start("tasks.posttrain.engine", job)
+    engine = start("baton.tasks.posttrain.engine", job)
     wait_for_step(job, engine, 8)  # a step of the second epoch
     engine.kill()
     engine.wait()
 
-    assert start("tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
+    assert start("baton.tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
 
     assert json.loads((job / "result.json").read_text()) == json.loads((tuned / "result.json").read_text())
     assert without_times(job) == without_times(tuned)
@@ -92,7 +92,7 @@ def test_killed_and_restarted_it_makes_the_same_model(tuned: Path, inputs: dict[
 
 def test_the_kl_term_does_not_depend_on_the_micro_batch(tuned: Path, inputs: dict[str, Path], tmp_path: Path) -> None:
     job = write_job(tmp_path / "job", "kto", SPEC | {"layout": {"micro_batch": 8}}, **inputs)
-    assert start("tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
+    assert start("baton.tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
 
     for one, other in zip(metrics(job)[1:], metrics(tuned)[1:], strict=True):
         assert one["kl"] == pytest.approx(other["kl"], abs=1e-4)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.manifest import ArtifactError
-from tasks.posttrain.methods.dpo.pairs import Pair, Pairs, ScoredCompletion, pair
+from baton.tasks.core.manifest import ArtifactError
+from baton.tasks.posttrain.methods.dpo.pairs import Pair, Pairs, ScoredCompletion, pair
 from tests.posttrain.tiny import flip_a_bit
 
 PROMPT = [1, 2, 3]

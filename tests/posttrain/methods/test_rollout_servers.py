@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.process.heartbeat import read_beats
-from tasks.posttrain.methods.grpo import rollout_listener
-from tasks.posttrain.methods.grpo.rollout_servers import RENDEZVOUS, RolloutServerLost, RolloutServers
+from baton.infra.process.heartbeat import read_beats
+from baton.tasks.posttrain.methods.grpo import rollout_listener
+from baton.tasks.posttrain.methods.grpo.rollout_servers import RENDEZVOUS, RolloutServerLost, RolloutServers
 from tests.posttrain.tiny import metrics, repeated_words, reward, tiny_model, tiny_rows, write_job
 
 STEPS = 6

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.posttrain.trl_hooks.grpo import completion_seed
+from baton.tasks.posttrain.trl_hooks.grpo import completion_seed
 from tests.posttrain.methods.families import FAMILIES
 from tests.source import ROOT, last_json
 

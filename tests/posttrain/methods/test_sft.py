@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tasks.core.job import StageError, json_lines, open_job
-from tasks.core.manifest import read_manifest, verify
-from tasks.posttrain.methods.sft import train
+from baton.tasks.core.job import StageError, json_lines, open_job
+from baton.tasks.core.manifest import read_manifest, verify
+from baton.tasks.posttrain.methods.sft import train
 from tests.forked import Forked
 from tests.posttrain.tiny import (
     chat,
@@ -51,7 +51,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def tuned(inputs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The job directory of a complete run."""
     job = write_job(tmp_path_factory.mktemp("sft") / "job", "sft", SPEC, **inputs)
-    assert start("tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
+    assert start("baton.tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
     return job
 
 
@@ -78,7 +78,7 @@ def test_killed_while_it_saves_it_continues_from_the_checkpoint_before(
     tuned: Path, inputs: dict[str, Path], tmp_path: Path
 ) -> None:
     job = write_job(tmp_path / "job", "sft", SPEC | {"checkpoint_every": 1}, **inputs)
-    engine = start("tasks.posttrain.engine", job)
+    engine = start("baton.tasks.posttrain.engine", job)
     wait_for_step(job, engine, 2)
     _stop(engine)  # pauses the engine, so that its state does not change before the kill
     while not (saving := _incomplete(job)):
@@ -90,7 +90,7 @@ def test_killed_while_it_saves_it_continues_from_the_checkpoint_before(
     engine.wait()
     before = complete_checkpoints(job)[-1]
 
-    assert start("tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
+    assert start("baton.tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
 
     assert step_of(saving[0]) == step_of(before) + 1
     assert f"continuing from {before}" in (job / "log.txt").read_text()
@@ -117,14 +117,14 @@ def test_where_every_checkpoint_is_damaged_the_run_ends_with_a_named_error(
     inputs: dict[str, Path], tmp_path: Path
 ) -> None:
     job = write_job(tmp_path / "job", "sft", SPEC | {"steps": 400}, **inputs)
-    engine = start("tasks.posttrain.engine", job)
+    engine = start("baton.tasks.posttrain.engine", job)
     wait_for_step(job, engine, 7)
     engine.kill()
     engine.wait()
     for checkpoint in complete_checkpoints(job):
         (checkpoint / "__0_0.distcp").write_bytes(b"")
 
-    assert start("tasks.posttrain.engine", job).wait() == 1
+    assert start("baton.tasks.posttrain.engine", job).wait() == 1
 
     error = json.loads((job / "result.json").read_text())
     assert error["kind"] == "ArtifactError" and "every checkpoint is damaged" in error["error"]
@@ -140,9 +140,8 @@ def test_where_every_checkpoint_is_damaged_the_run_ends_with_a_named_error(
 def test_a_disk_that_is_full_ends_the_run_with_a_word(inputs: dict[str, Path], tmp_path: Path, size: str) -> None:
     job = write_job(tmp_path / "job", "sft", SPEC, **inputs)
     (job / "work").mkdir()
-    on_a_small_disk = (
-        f"mount -t tmpfs -o size={size} tmpfs {job / 'work'} && exec {sys.executable} -m tasks.posttrain.engine {job}"
-    )
+    engine = f"{sys.executable} -m baton.tasks.posttrain.engine {job}"
+    on_a_small_disk = f"mount -t tmpfs -o size={size} tmpfs {job / 'work'} && exec {engine}"
     command = ["unshare", "--map-root-user", "--mount", "sh", "-c", on_a_small_disk]
 
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
@@ -157,7 +156,7 @@ def test_a_disk_that_is_full_ends_the_run_with_a_word(inputs: dict[str, Path], t
 
 def test_sigterm_leaves_a_checkpoint_of_the_step_under_way(inputs: dict[str, Path], tmp_path: Path) -> None:
     job = write_job(tmp_path / "job", "sft", SPEC | {"steps": 400, "checkpoint_every": 1000}, **inputs)
-    engine = start("tasks.posttrain.engine", job)
+    engine = start("baton.tasks.posttrain.engine", job)
     wait_for_step(job, engine, 3)
 
     engine.send_signal(signal.SIGTERM)
@@ -202,7 +201,7 @@ def test_a_model_without_a_template_is_tuned_on_chat_answers_and_stops(tmp_path:
     }
     job = write_job(tmp_path / "job", "sft", spec, model=tiny_model(tmp_path / "model", turns=True), rows=rows)
 
-    assert start("tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
+    assert start("baton.tasks.posttrain.engine", job).wait() == 0, (job / "log.txt").read_text()
 
     assert verify(job / "output").facts["label"] == "talker"
     tokenizer = AutoTokenizer.from_pretrained(job / "output")

@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from tasks.posttrain.layout import TuningLayout
-from tasks.posttrain.methods.sft import SFTSpec
+from baton.tasks.posttrain.layout import TuningLayout
+from baton.tasks.posttrain.methods.sft import SFTSpec
 
 
 def test_the_defaults_have_no_problems() -> None:

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.rewards.builtin.builtin import Builtin
-from tasks.rewards.builtin.format import Format
-from tasks.rewards.builtin.json_schema import JsonSchema
-from tasks.rewards.builtin.length import Length
-from tasks.rewards.builtin.match import Match
-from tasks.rewards.builtin.math import Math
-from tasks.rewards.builtin.regex import Regex
-from tasks.rewards.builtin.similarity import Similarity, longest_common
-from tasks.rewards.call import text_of
+from baton.tasks.rewards.builtin.builtin import Builtin
+from baton.tasks.rewards.builtin.format import Format
+from baton.tasks.rewards.builtin.json_schema import JsonSchema
+from baton.tasks.rewards.builtin.length import Length
+from baton.tasks.rewards.builtin.match import Match
+from baton.tasks.rewards.builtin.math import Math
+from baton.tasks.rewards.builtin.regex import Regex
+from baton.tasks.rewards.builtin.similarity import Similarity, longest_common
+from baton.tasks.rewards.call import text_of
 
 
 def worth(reward: Builtin, said: Any, **row: Any) -> float | None:

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from infra.sandbox.program import Limits, Program, Result
-from infra.sandbox.sandbox import Sandbox, unusable
-from tasks.core.job import StageError
-from tasks.rewards.builtin.code_tests import CodeTests, verdict
-from tasks.rewards.builtin.sandboxed import Sandboxed
-from tasks.rewards.call import Batch, Log, Reward
-from tasks.rewards.gold import check_gold
-from tasks.rewards.scorer import Scorer
-from tasks.rewards.spec import RewardSpec
-from tasks.user_code.load_function import Unusable
+from baton.infra.sandbox.program import Limits, Program, Result
+from baton.infra.sandbox.sandbox import Sandbox, unusable
+from baton.tasks.core.job import StageError
+from baton.tasks.rewards.builtin.code_tests import CodeTests, verdict
+from baton.tasks.rewards.builtin.sandboxed import Sandboxed
+from baton.tasks.rewards.call import Batch, Log, Reward
+from baton.tasks.rewards.gold import check_gold
+from baton.tasks.rewards.scorer import Scorer
+from baton.tasks.rewards.spec import RewardSpec
+from baton.tasks.user_code.load_function import Unusable
 from tests.infra.sandbox.conftest import python_command
 from tests.rewards.builtin import attacks
 from tests.rewards.builtin.attacks import ATTACKS, FUNCTIONS, GROUPS, PAIRS, TESTS, UNITTEST, programs
@@ -162,7 +162,7 @@ def test_no_attack_of_all_is_worth_anything(tests: str) -> None:
 def test_no_attack_under_sandlock_is_worth_anything() -> None:
     """Sandlock runs as an ordinary user without a PID namespace, so the attacks can reach only processes of another
     user or of the program itself."""
-    sandlock = "import infra.sandbox.sandbox as it; it.KINDS = {'sandlock': it.KINDS['sandlock'], **it.KINDS}"
+    sandlock = "import baton.infra.sandbox.sandbox as it; it.KINDS = {'sandlock': it.KINDS['sandlock'], **it.KINDS}"
     attack = "from tests.rewards.builtin.test_code import *; print(attacked(TESTS, *GROUPS), len(ATTACKS))"
     command = python_command("user", "-c", f"{sandlock}; {attack}")
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.rewards.builtin.diversity import Diversity
-from tasks.rewards.scorer import total
-from tasks.rewards.spec import RewardSpec
+from baton.tasks.rewards.builtin.diversity import Diversity
+from baton.tasks.rewards.scorer import total
+from baton.tasks.rewards.spec import RewardSpec
 
 
 def worth(reward: Diversity, *pairs: tuple[str, str], answers: list[str] | None = None) -> list[float | None]:

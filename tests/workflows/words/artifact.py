@@ -1,8 +1,8 @@
 """The artifact of a count of words."""
 
-from infra.text import number
-from infra.tracking.relations import Relation
-from tasks.artifacts import Artifact
+from baton.infra.text import number
+from baton.infra.tracking.relations import Relation
+from baton.tasks.artifacts import Artifact
 
 
 class WordCount(Artifact):

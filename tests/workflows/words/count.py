@@ -2,9 +2,9 @@
 
 import json
 
-from tasks.core.job import Job, main
-from tasks.data.documents import read_documents
-from tasks.words.spec import WordsSpec
+from baton.tasks.core.job import Job, main
+from baton.tasks.data.documents import read_documents
+from baton.tasks.words.spec import WordsSpec
 
 
 def work(job: Job) -> None:

@@ -1,7 +1,7 @@
 """The page of a count of words."""
 
-from tasks.pages.blocks import Block, Text
-from tasks.pages.source import Source
+from baton.tasks.pages.blocks import Block, Text
+from baton.tasks.pages.source import Source
 
 
 def word_count(source: Source) -> list[Block]:

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from tasks.core.spec import StageSpec
+from baton.tasks.core.spec import StageSpec
 
 
 class WordsSpec(StageSpec):

@@ -1,12 +1,12 @@
 """A count of words as a Flyte task."""
 
-import images
-from infra.process.launch import Engine
-from tasks.data.artifact import Corpus
-from tasks.run import run
-from tasks.stage import stage
-from tasks.words.artifact import WordCount
-from tasks.words.spec import WordsSpec
+from baton import images
+from baton.infra.process.launch import Engine
+from baton.tasks.data.artifact import Corpus
+from baton.tasks.run import run
+from baton.tasks.stage import stage
+from baton.tasks.words.artifact import WordCount
+from baton.tasks.words.spec import WordsSpec
 
 COUNT = Engine("words", "tasks.words.count", version="1")
 

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from operator import itemgetter
 from pathlib import Path
 
-from infra.storage.durable import write_json
-from tasks.core.manifest import verify, write_manifest
+from baton.infra.storage.durable import write_json
+from baton.tasks.core.manifest import verify, write_manifest
 
 KIND, FILE = "preference_pairs", "pairs.json"
 

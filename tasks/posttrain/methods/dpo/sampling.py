@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from infra.evaluated import known_mean
-from tasks.core.job import StageError
-from tasks.posttrain.methods.dpo.pairs import Pair, Pairs, ScoredCompletion, pair
-from tasks.posttrain.methods.dpo.spec import DPOSpec, PairsSpec
-from tasks.posttrain.rows import Chosen, kind_of
-from tasks.posttrain.score import score, try_on_gold
-from tasks.posttrain.spec import PROMPTED, Prompt
-from tasks.posttrain.trainer import Setup, ends
-from tasks.rewards.scorer import Scorer, refuse_reserved
-from tasks.rewards.thinking import Thinking
-from tasks.vllm.engine import close_engines, open_engine, sample
-from tasks.vllm.hooks import leave_transformers_alone
+from baton.infra.evaluated import known_mean
+from baton.tasks.core.job import StageError
+from baton.tasks.posttrain.methods.dpo.pairs import Pair, Pairs, ScoredCompletion, pair
+from baton.tasks.posttrain.methods.dpo.spec import DPOSpec, PairsSpec
+from baton.tasks.posttrain.rows import Chosen, kind_of
+from baton.tasks.posttrain.score import score, try_on_gold
+from baton.tasks.posttrain.spec import PROMPTED, Prompt
+from baton.tasks.posttrain.trainer import Setup, ends
+from baton.tasks.rewards.scorer import Scorer, refuse_reserved
+from baton.tasks.rewards.thinking import Thinking
+from baton.tasks.vllm.engine import close_engines, open_engine, sample
+from baton.tasks.vllm.hooks import leave_transformers_alone
 
 PROMPTS_A_CALL = 256  # prompts sampled and scored together
 

@@ -4,17 +4,26 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from tasks.core.spec import ByBaton, Problem, Spec
-from tasks.models.rates import ANY_SIZE, Rate
-from tasks.posttrain.methods.dpo.pairs import Pair
-from tasks.posttrain.spec import PROMPTED, Example, Method, PostTrainSpec, Prompt, RewardList, StepCost, VLLMEngine
-from tasks.rewards.spec import MOST, RewardSpec, rewards_problems, tried_field
-from tasks.rows.marks import refusal
-from tasks.rows.stored import Row
-from tasks.vllm.memory import vllm_share
+from baton.tasks.core.spec import ByBaton, Problem, Spec
+from baton.tasks.models.rates import ANY_SIZE, Rate
+from baton.tasks.posttrain.methods.dpo.pairs import Pair
+from baton.tasks.posttrain.spec import (
+    PROMPTED,
+    Example,
+    Method,
+    PostTrainSpec,
+    Prompt,
+    RewardList,
+    StepCost,
+    VLLMEngine,
+)
+from baton.tasks.rewards.spec import MOST, RewardSpec, rewards_problems, tried_field
+from baton.tasks.rows.marks import refusal
+from baton.tasks.rows.stored import Row
+from baton.tasks.vllm.memory import vllm_share
 
 if TYPE_CHECKING:  # encode imports Transformers, which would slow down --help
-    from tasks.posttrain.encode import RowEncoder
+    from baton.tasks.posttrain.encode import RowEncoder
 
 
 class PairsSpec(Spec):
@@ -40,7 +49,7 @@ class PairsSpec(Spec):
 class DPOSpec(PostTrainSpec):
     """Direct preference optimization with TRL, on rows of kind preference or on pairs sampled from the model."""
 
-    method: ClassVar = Method("dpo", "tasks.posttrain.methods.dpo.trainer:train", version="7")
+    method: ClassVar = Method("dpo", "baton.tasks.posttrain.methods.dpo.trainer:train", version="7")
     rates: ClassVar = (
         Rate(50e6, 3e-4, "workflows/recipes/laptop.yaml, 5.8 M parameters"),
         Rate(3e9, 1e-6, "TRL's default; SmolLM2 135M to 1.7B"),

@@ -13,19 +13,19 @@ import numpy as np
 from datasets import Dataset
 from trl import DPOConfig
 
-from tasks.core.job import Job, StageError
-from tasks.core.manifest import ArtifactError
-from tasks.posttrain import process
-from tasks.posttrain.adapter import base_of
-from tasks.posttrain.methods.dpo.pairs import FILE, Pair, Pairs
-from tasks.posttrain.methods.dpo.sampling import choose_prompts, make_pairs
-from tasks.posttrain.methods.dpo.spec import DPOSpec, PairsSpec
-from tasks.posttrain.rows import kind_of
-from tasks.posttrain.score import reserved
-from tasks.posttrain.spec import TRAINING, Prompt
-from tasks.posttrain.trainer import Setup, prepare
-from tasks.posttrain.trl_hooks.dpo import PairTrainer
-from tasks.posttrain.trl_hooks.shared_prompts import share_prompts
+from baton.tasks.core.job import Job, StageError
+from baton.tasks.core.manifest import ArtifactError
+from baton.tasks.posttrain import process
+from baton.tasks.posttrain.adapter import base_of
+from baton.tasks.posttrain.methods.dpo.pairs import FILE, Pair, Pairs
+from baton.tasks.posttrain.methods.dpo.sampling import choose_prompts, make_pairs
+from baton.tasks.posttrain.methods.dpo.spec import DPOSpec, PairsSpec
+from baton.tasks.posttrain.rows import kind_of
+from baton.tasks.posttrain.score import reserved
+from baton.tasks.posttrain.spec import TRAINING, Prompt
+from baton.tasks.posttrain.trainer import Setup, prepare
+from baton.tasks.posttrain.trl_hooks.dpo import PairTrainer
+from baton.tasks.posttrain.trl_hooks.shared_prompts import share_prompts
 
 PAIRS = "pairs"  # the pairs' folder in work/, and their name in torchrun's store
 METRICS = TRAINING | {

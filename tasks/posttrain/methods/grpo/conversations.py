@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 
 from blake3 import blake3
 
-from tasks.core.job import StageError
-from tasks.environments.environments import Environments
-from tasks.posttrain.methods.grpo.spec import GRPOSpec
-from tasks.posttrain.score import score
-from tasks.posttrain.spec import LengthLimits
-from tasks.posttrain.tool_calls import ToolCalls
-from tasks.posttrain.trl_hooks.turns import Converse
-from tasks.posttrain.turns import Conversation, Generate, converse
-from tasks.rewards.call import ENVIRONMENTS
-from tasks.rewards.scorer import Scorer, Scores, within_range
-from tasks.rows.stored import Row
+from baton.tasks.core.job import StageError
+from baton.tasks.environments.environments import Environments
+from baton.tasks.posttrain.methods.grpo.spec import GRPOSpec
+from baton.tasks.posttrain.score import score
+from baton.tasks.posttrain.spec import LengthLimits
+from baton.tasks.posttrain.tool_calls import ToolCalls
+from baton.tasks.posttrain.trl_hooks.turns import Converse
+from baton.tasks.posttrain.turns import Conversation, Generate, converse
+from baton.tasks.rewards.call import ENVIRONMENTS
+from baton.tasks.rewards.scorer import Scorer, Scores, within_range
+from baton.tasks.rows.stored import Row
 
 
 def with_tools(row: Row, environments: Environments) -> Row:

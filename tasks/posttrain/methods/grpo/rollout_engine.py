@@ -1,6 +1,6 @@
 """A vLLM engine in a separate process, which samples for a trainer.
 
-    python -m tasks.posttrain.methods.grpo.rollout_engine RENDEZVOUS NAME
+    python -m baton.tasks.posttrain.methods.grpo.rollout_engine RENDEZVOUS NAME
 
 RENDEZVOUS is the file with the address on which the trainer listens (rollout_servers.py). The engine connects, proves
 that it knows the file's token, and answers the calls open, join, load and sample, each a JSON object, until the trainer
@@ -18,17 +18,17 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from infra.paths import quiet
-from infra.process.parent_watchdog import end_with_launcher
-from tasks.posttrain.methods.grpo import rollout_listener
-from tasks.vllm.engine import ON_GPU, open_engine, sample
-from tasks.vllm.hooks import before_each_step
-from tasks.vllm.tensor_digests import Held
+from baton.infra.paths import quiet
+from baton.infra.process.parent_watchdog import end_with_launcher
+from baton.tasks.posttrain.methods.grpo import rollout_listener
+from baton.tasks.vllm.engine import ON_GPU, open_engine, sample
+from baton.tasks.vllm.hooks import before_each_step
+from baton.tasks.vllm.tensor_digests import Held
 
 GRACE_S = 10.0
 RETRY_S = 0.5
 ALIVE_EVERY_S = 1.0  # seconds between two signs of life
-EXTENSION = "tasks.vllm.weight_transfer.Receiver"
+EXTENSION = "baton.tasks.vllm.weight_transfer.Receiver"
 
 
 class RolloutEngine:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
-from infra.progress import say
+from baton.infra.progress import say
 
 HANDSHAKE_S = 10.0
 PENDING = 64  # connections that are not yet authenticated; also the listener's backlog

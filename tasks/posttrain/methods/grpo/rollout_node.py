@@ -1,6 +1,6 @@
 """Run GRPO's rollout servers on the trainer's machine or on separate machines.
 
-python -m tasks.posttrain.methods.grpo.rollout_node JOB_DIR        on each machine of `rollout_servers.nodes`
+python -m baton.tasks.posttrain.methods.grpo.rollout_node JOB_DIR        on each machine of `rollout_servers.nodes`
 """
 
 import os
@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from infra.process.torchrun_env import ADDRESS
-from tasks.core.job import Job, StageError, last_json_line, main
-from tasks.posttrain.methods.grpo.rollout_servers import (
+from baton.infra.process.torchrun_env import ADDRESS
+from baton.tasks.core.job import Job, StageError, last_json_line, main
+from baton.tasks.posttrain.methods.grpo.rollout_servers import (
     LOCAL,
     RolloutServerLost,
     RolloutServers,
@@ -20,8 +20,8 @@ from tasks.posttrain.methods.grpo.rollout_servers import (
     start_engines,
     stop,
 )
-from tasks.posttrain.methods.grpo.spec import GRPOSpec
-from tasks.posttrain.one_gpu import GPUS
+from baton.tasks.posttrain.methods.grpo.spec import GRPOSpec
+from baton.tasks.posttrain.one_gpu import GPUS
 
 POLL_S = 1.0
 

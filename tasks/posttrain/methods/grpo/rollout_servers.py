@@ -23,11 +23,11 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from infra.process.logs import end_of, tail
-from infra.process.process_group import start_group, stop_group
-from infra.storage.durable import replacement
-from tasks.posttrain.methods.grpo.rollout_listener import RolloutListener
-from tasks.vllm.tensor_digests import Held
+from baton.infra.process.logs import end_of, tail
+from baton.infra.process.process_group import start_group, stop_group
+from baton.infra.storage.durable import replacement
+from baton.tasks.posttrain.methods.grpo.rollout_listener import RolloutListener
+from baton.tasks.vllm.tensor_digests import Held
 
 LOCAL = "127.0.0.1"
 OPEN_S = 1800.0  # seconds to start an engine and load its model
@@ -112,7 +112,7 @@ class RolloutServers:
         """Wait for all engines, let them load the model, and open the process group for weights with `workers`
         processes of each. `options` are those of open_engine."""
         self._accept()
-        from tasks.vllm.weight_transfer import open_group
+        from baton.tasks.vllm.weight_transfer import open_group
 
         self._call_all("open", OPEN_S, tensor_parallel=workers, **options)
         size, listening = 1 + workers * self.count, socket.create_server((self._interface, 0))
@@ -124,7 +124,7 @@ class RolloutServers:
 
     def load(self, weights: Iterable[tuple[str, Any]]) -> None:
         """Send these weights to the engines. Returns when all have loaded them and cleared their caches."""
-        from tasks.vllm.weight_transfer import send
+        from baton.tasks.vllm.weight_transfer import send
 
         for connection in self._names:
             self._send(connection, "load")
@@ -149,7 +149,7 @@ class RolloutServers:
         self, prompts: Sequence[list[int]], seeds: Sequence[int], **options: Any
     ) -> list[tuple[list[int], list[float]]]:
         """Return token ids and log-probabilities of a completion of each prompt. Each engine samples a contiguous share
-        as one batch; `options` are those of tasks.vllm.engine.sample."""
+        as one batch; `options` are those of baton.tasks.vllm.engine.sample."""
         bounds = [len(prompts) * number // self.count for number in range(self.count + 1)]
         asked = []
         for connection, first, end in zip(self._names, bounds, bounds[1:], strict=False):

@@ -5,15 +5,15 @@ from typing import ClassVar, Self
 
 from pydantic import Field
 
-from infra.process.launch import Launch
-from tasks.core.spec import ByBaton, Problem, not_identity
-from tasks.environments.spec import ToolUse
-from tasks.models.rates import ANY_SIZE, Rate
-from tasks.posttrain.layout import MICRO_BATCH
-from tasks.posttrain.rollout_spec import DriftSpec, RolloutServers
-from tasks.posttrain.spec import Method, PostTrainSpec, RewardList, StepCost, VLLMEngine
-from tasks.rewards.spec import MOST, RewardSpec, rewards_problems, tried_field
-from tasks.vllm.memory import vllm_share
+from baton.infra.process.launch import Launch
+from baton.tasks.core.spec import ByBaton, Problem, not_identity
+from baton.tasks.environments.spec import ToolUse
+from baton.tasks.models.rates import ANY_SIZE, Rate
+from baton.tasks.posttrain.layout import MICRO_BATCH
+from baton.tasks.posttrain.rollout_spec import DriftSpec, RolloutServers
+from baton.tasks.posttrain.spec import Method, PostTrainSpec, RewardList, StepCost, VLLMEngine
+from baton.tasks.rewards.spec import MOST, RewardSpec, rewards_problems, tried_field
+from baton.tasks.vllm.memory import vllm_share
 
 
 class GRPOSpec(ToolUse, PostTrainSpec):
@@ -21,9 +21,9 @@ class GRPOSpec(ToolUse, PostTrainSpec):
 
     method: ClassVar = Method(
         "grpo",
-        "tasks.posttrain.methods.grpo.trainer:train",
+        "baton.tasks.posttrain.methods.grpo.trainer:train",
         version="5",
-        helper="tasks.posttrain.methods.grpo.rollout_node",
+        helper="baton.tasks.posttrain.methods.grpo.rollout_node",
     )
     most_in_micro_batch: ClassVar[int] = 2 * MICRO_BATCH
     rates: ClassVar = (

@@ -16,28 +16,28 @@ from typing import Any
 from datasets import Dataset
 from trl import GRPOConfig
 
-from infra.evaluated import known_mean
-from tasks.core.job import Job, StageError, json_lines
-from tasks.environments.environments import Environments
-from tasks.posttrain import process
-from tasks.posttrain.adapter import base_of
-from tasks.posttrain.encode import RowEncoder
-from tasks.posttrain.methods.grpo.conversations import about, score_conversations, with_tools
-from tasks.posttrain.methods.grpo.rollout_node import open_servers
-from tasks.posttrain.methods.grpo.rollout_servers import RolloutServers
-from tasks.posttrain.methods.grpo.spec import GRPOSpec
-from tasks.posttrain.rows import kind_of
-from tasks.posttrain.score import of_all_ranks, reserved, score, try_on_gold
-from tasks.posttrain.spec import TRAINING, LengthLimits, Prompt
-from tasks.posttrain.tool_calls import ToolCalls
-from tasks.posttrain.trainer import LOGGED, ends, prepare
-from tasks.posttrain.trl_hooks.grpo import ServedGeneration, TokenTrainer, colocated, generate_live
-from tasks.posttrain.trl_hooks.shared_prompts import share_prompts
-from tasks.posttrain.trl_hooks.turns import rollouts
-from tasks.posttrain.turns import Conversation
-from tasks.rewards.scorer import Scorer, refuse_reserved
-from tasks.rewards.thinking import Thinking
-from tasks.rows.stored import Row
+from baton.infra.evaluated import known_mean
+from baton.tasks.core.job import Job, StageError, json_lines
+from baton.tasks.environments.environments import Environments
+from baton.tasks.posttrain import process
+from baton.tasks.posttrain.adapter import base_of
+from baton.tasks.posttrain.encode import RowEncoder
+from baton.tasks.posttrain.methods.grpo.conversations import about, score_conversations, with_tools
+from baton.tasks.posttrain.methods.grpo.rollout_node import open_servers
+from baton.tasks.posttrain.methods.grpo.rollout_servers import RolloutServers
+from baton.tasks.posttrain.methods.grpo.spec import GRPOSpec
+from baton.tasks.posttrain.rows import kind_of
+from baton.tasks.posttrain.score import of_all_ranks, reserved, score, try_on_gold
+from baton.tasks.posttrain.spec import TRAINING, LengthLimits, Prompt
+from baton.tasks.posttrain.tool_calls import ToolCalls
+from baton.tasks.posttrain.trainer import LOGGED, ends, prepare
+from baton.tasks.posttrain.trl_hooks.grpo import ServedGeneration, TokenTrainer, colocated, generate_live
+from baton.tasks.posttrain.trl_hooks.shared_prompts import share_prompts
+from baton.tasks.posttrain.trl_hooks.turns import rollouts
+from baton.tasks.posttrain.turns import Conversation
+from baton.tasks.rewards.scorer import Scorer, refuse_reserved
+from baton.tasks.rewards.thinking import Thinking
+from baton.tasks.rows.stored import Row
 
 EQUAL = "equal_groups"  # share of a step's groups whose rewards are all equal: they have no advantages
 WITHOUT = "without_reward"  # share of a step's completions to which no reward applies: they have no advantages either

@@ -1,11 +1,12 @@
 """Know before you pay: print a recipe's stages, resources and cost, without running anything.
 
-python -m workflows.plan RECIPE             stages, what is cached, resources of each, where it would run; of a
+baton plan RECIPE             stages, what is cached, resources of each, where it would run; of a
                                             continuous recipe those of its next night
-python -m workflows.plan RECIPE --json      the same as JSON
-python -m workflows.plan RECIPE --mfu 0.3   hours at 30 % of the accelerators' peak
-python -m workflows.plan RECIPE --device H100:8   for a machine with 8 H100, in place of this one
-python -m workflows.plan RECIPE --sample 1%  also try the curation on 1 % of each source
+baton plan RECIPE --json      the same as JSON
+baton plan RECIPE --mfu 0.3   hours at 30 % of the accelerators' peak
+baton plan RECIPE --device H100:8   for a machine with 8 H100, in place of this one
+baton plan RECIPE --set pretrain.steps=20   with another value of a field; --smoke: a few steps of each stage
+baton plan RECIPE --sample 1%  also try the curation on 1 % of each source
 
 Exit code 2 if the recipe has a problem; `pyflyte run` refuses it with the same message.
 """
@@ -17,32 +18,32 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, cast
 
 import click
 
-from infra.errors import UserError
-from infra.options import Number
-from infra.text import escaped
-from tasks.core.job import StageError
-from tasks.core.spec import Problem
-from tasks.hardware.accelerators import BY_NAME
-from tasks.hardware.need import MFU, MIXTURE_MFU
-from workflows.checks.files import unusable_paths
-from workflows.checks.machine import asks_hub, machine_problems, remarks
-from workflows.checks.run_context import planned_for
-from workflows.checks.table import checked, has_dag
-from workflows.checks.unread import unread
-from workflows.checks.warnings import warnings_of
-from workflows.continuous_training.recipe import ContinuousRecipe, recipe_of
-from workflows.plan.costs import over_budget
-from workflows.plan.planned import Planned, plan
-from workflows.plan.sample import tried
-from workflows.plan.text import text
-from workflows.recipe import Recipe, context_of
-from workflows.recipe.error import RecipeError, shown
-from workflows.recipe.text import load
+from baton.infra.errors import UserError
+from baton.infra.options import Number
+from baton.infra.text import escaped
+from baton.tasks.core.job import StageError
+from baton.tasks.core.spec import Problem
+from baton.tasks.hardware.accelerators import BY_NAME
+from baton.tasks.hardware.need import MFU, MIXTURE_MFU
+from baton.workflows.checks.files import unusable_paths
+from baton.workflows.checks.machine import asks_hub, machine_problems, remarks
+from baton.workflows.checks.run_context import planned_for
+from baton.workflows.checks.table import checked, has_dag
+from baton.workflows.checks.unread import unread
+from baton.workflows.checks.warnings import warnings_of
+from baton.workflows.continuous_training.recipe import ContinuousRecipe, recipe_of
+from baton.workflows.plan.costs import over_budget
+from baton.workflows.plan.planned import Planned, plan
+from baton.workflows.plan.sample import tried
+from baton.workflows.plan.text import text
+from baton.workflows.recipe import Recipe, context_of
+from baton.workflows.recipe.error import RecipeError, shown
+from baton.workflows.recipe.source import RECIPE, SET, SMOKE_OPTION, Source
+from baton.workflows.recipe.text import load
 
 ASSUMED = f"{MFU}; for mixtures of experts {MIXTURE_MFU}"
 
@@ -74,15 +75,25 @@ def _device(context: click.Context, option: click.Parameter, value: str | None) 
 
 
 @click.command()
-@click.argument("recipe", type=click.Path(path_type=Path))
+@RECIPE
+@SET
+@SMOKE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--mfu", type=Number(0.01, 1), help=f"Share of the peak FLOP/s.  [default: {ASSUMED}]")
 @click.option("--device", metavar="GPU[:COUNT]", callback=_device, help="Plan for a machine with these GPUs: H100:8.")
 @click.option("--sample", metavar="SHARE", callback=_share, help="Try the curation on this share of each source: 1%.")
-def main(recipe: Path, as_json: bool, mfu: float | None, device: tuple[str, int] | None, sample: float | None) -> None:
+def main(
+    recipe: str,
+    sets: tuple[tuple[str, str], ...],
+    smoke: bool,
+    as_json: bool,
+    mfu: float | None,
+    device: tuple[str, int] | None,
+    sample: float | None,
+) -> None:
     """Print what a RECIPE would run, need and cost, without running it."""
     with planned_for(*device) if device else nullcontext():
-        examination = examined(recipe, mfu, elsewhere=device is not None)
+        examination = examined(Source.parse(recipe).changed(sets, smoke), mfu, elsewhere=device is not None)
     if as_json:
         print(json.dumps(examination.as_json(mfu), indent=1, default=str))
     else:
@@ -141,14 +152,14 @@ class Examined:
         }
 
 
-def examined(path: Path, mfu: float | None, elsewhere: bool) -> Examined:
+def examined(source: Source, mfu: float | None, elsewhere: bool) -> Examined:
     """Examine a recipe file. `elsewhere`: it is planned for another machine than this one."""
-    recipe, error = _read(path)
+    recipe, error = _read(source)
     if recipe and not unusable_paths(context_of(recipe)) and asks_hub(context_of(recipe)):
-        recipe, error = _read(path)
+        recipe, error = _read(source)
     problems, numbers = (error.problems, error.lines) if error else ([], {})
     if recipe is None or (error and error.wrong):
-        return Examined(path.stem, None, problems=problems, numbers=numbers, wrong=error.wrong if error else ())
+        return Examined(source.path.stem, None, problems=problems, numbers=numbers, wrong=error.wrong if error else ())
     return examined_recipe(recipe, problems, numbers, mfu, elsewhere)
 
 
@@ -166,7 +177,9 @@ def examined_recipe(
     night = None
     try:
         if has_dag(context) and isinstance(recipe, ContinuousRecipe):
-            from workflows.plan.night import planned_night  # imports all stages and Flyte: not for an invalid recipe
+            from baton.workflows.plan.night import (
+                planned_night,  # imports all stages and Flyte: not for an invalid recipe
+            )
 
             planned = planned_night(recipe)
             stages = [stage for part in planned.parts for stage in plan(recipe, context, mfu, part)]
@@ -183,13 +196,9 @@ def examined_recipe(
     )
 
 
-def _read(path: Path) -> tuple[Recipe | None, RecipeError | None]:
+def _read(source: Source) -> tuple[Recipe | None, RecipeError | None]:
     """The recipe, if each of its known fields is valid by itself, and its problems."""
     try:
-        return load(path, recipe_of, check=checked), None
+        return load(str(source), recipe_of, check=checked), None
     except RecipeError as error:
         return cast(Recipe | None, error.recipe), error
-
-
-if __name__ == "__main__":
-    main()

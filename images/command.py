@@ -1,9 +1,9 @@
 """Build the stages' images with Docker, push them, and pin them by digest in Flyte's configuration.
 
-python -m images REGISTRY                        all, in FLYTECTL_CONFIG or ~/.flyte/config.yaml
-python -m images REGISTRY train --config FILE    one family, in another file
-python -m images REGISTRY --cpu                  without CUDA, for clusters without GPUs
-PIP_INDEX_URL=https://… python -m images REGISTRY --base IMAGE
+baton images REGISTRY                        all, in FLYTECTL_CONFIG or ~/.flyte/config.yaml
+baton images REGISTRY train --config FILE    one family, in another file
+baton images REGISTRY --cpu                  without CUDA, for clusters without GPUs
+PIP_INDEX_URL=https://… baton images REGISTRY --base IMAGE
                                                  from a company's own mirror of PyPI, on its own base image
 """
 
@@ -14,11 +14,11 @@ from pathlib import Path
 import click
 from flytekit.image_spec.image_spec import ImageBuildEngine
 
-from images import BY_FAMILY, FamilyImage, without_cuda
-from infra.commands import command
-from infra.errors import UserError
-from infra.image_registry import RegistryError, digest_of
-from infra.storage.durable import replacement
+from baton.images import BY_FAMILY, FamilyImage, without_cuda
+from baton.infra.commands import command
+from baton.infra.errors import UserError
+from baton.infra.image_registry import RegistryError, digest_of
+from baton.infra.storage.durable import replacement
 
 
 def pushed(image: FamilyImage) -> str:
@@ -76,7 +76,3 @@ def main(registry: str, families: tuple[str, ...], config: Path, base: str | Non
         click.echo(pinned[image.name])
     pin(config, pinned)
     click.echo(f"pinned in {config}; next: {command(f'pyflyte --config {config} run --remote --copy all …')}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,14 +1,21 @@
-"""`python -m infra.tracking status` lists undelivered executions in the spool; `… sync` delivers them, `… sync --all`
+"""`baton tracking status` lists undelivered executions in the spool; `… sync` delivers them, `… sync --all`
 every execution in the spool, to a new store if necessary."""
 
 from pathlib import Path
 
 import click
 
-from infra.tracking.redact import redact_text
-from infra.tracking.spool import RecordDamaged, close_if_idle, executions, is_alive, is_delivered, read_execution
-from infra.tracking.sqlite_file import store_file
-from infra.tracking.store import PushFailed, check_reachable, prepare_client, shown_uri, tracking_hint, tracking_uri
+from baton.infra.tracking.redact import redact_text
+from baton.infra.tracking.spool import RecordDamaged, close_if_idle, executions, is_alive, is_delivered, read_execution
+from baton.infra.tracking.sqlite_file import store_file
+from baton.infra.tracking.store import (
+    PushFailed,
+    check_reachable,
+    prepare_client,
+    shown_uri,
+    tracking_hint,
+    tracking_uri,
+)
 
 
 @click.group(help=__doc__)
@@ -46,8 +53,8 @@ def close_ended_executions() -> None:
     prepare_client()
     from mlflow.exceptions import MlflowException
 
-    from infra.flyte.executions import close_ended
-    from infra.tracking.push import connect
+    from baton.infra.flyte.executions import close_ended
+    from baton.infra.tracking.push import connect
 
     check_reachable()
     try:
@@ -66,10 +73,10 @@ def deliver(folders: list[Path], resend: bool = False) -> int:
     """Upload executions and print a line for each; returns how many failed. `resend`: upload everything again, and
     create a missing store. Raises TrackingUnreachable."""
     prepare_client()
-    from infra.tracking.push import push_execution  # imports MLflow
+    from baton.infra.tracking.push import push_execution  # imports MLflow
 
     if resend:
-        from infra.tracking.sqlite import make_tables
+        from baton.infra.tracking.sqlite import make_tables
 
         make_tables(tracking_uri(), recreate=True)
     check_reachable()
@@ -86,7 +93,3 @@ def deliver(folders: list[Path], resend: bool = False) -> int:
         else:
             click.echo(f"{folder.name}: {'delivered' if delivered else 'another process is delivering it'}")
     return failures
-
-
-if __name__ == "__main__":
-    main()

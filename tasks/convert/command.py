@@ -1,8 +1,8 @@
 """Convert checkpoints and audit conversions from the command line:
 
-    python -m tasks.convert export MEGATRON HUGGING_FACE
-    python -m tasks.convert import HUGGING_FACE MEGATRON
-    python -m tasks.convert audit ONE OTHER
+    baton convert export MEGATRON HUGGING_FACE
+    baton convert import HUGGING_FACE MEGATRON
+    baton convert audit ONE OTHER
 
 With `--preflight`, export and import only print the files that they would read and write, and any problems. The exit
 code is 0, or 1 if a conversion is impossible or an audit finds a difference, or 2 for usage errors.
@@ -23,14 +23,14 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from infra.options import NewFile, Number
-from infra.paths import quiet
-from tasks.core.job import StageError
-from tasks.core.manifest import MANIFEST, ArtifactError, verify
+from baton.infra.options import NewFile, Number
+from baton.infra.paths import quiet
+from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import MANIFEST, ArtifactError, verify
 
 if TYPE_CHECKING:
-    from tasks.convert.megatron_model import MegatronModel
-    from tasks.convert.preflight import Preflight
+    from baton.tasks.convert.megatron_model import MegatronModel
+    from baton.tasks.convert.preflight import Preflight
 
 DTYPES = click.Choice(["bf16", "fp16", "fp32"])
 FOLDER = click.Path(path_type=Path)
@@ -80,10 +80,10 @@ def export_command(
     no_verify: bool,
 ) -> None:
     """Export the torch_dist checkpoint SOURCE to a Hugging Face folder TARGET."""
-    from tasks.convert.export_model import ExportOptions, export_model, export_notes
-    from tasks.convert.megatron_model import open_megatron
-    from tasks.convert.preflight import export_preflight
-    from tasks.convert.target import check_target, normalized
+    from baton.tasks.convert.export_model import ExportOptions, export_model, export_notes
+    from baton.tasks.convert.megatron_model import open_megatron
+    from baton.tasks.convert.preflight import export_preflight
+    from baton.tasks.convert.target import check_target, normalized
 
     options = ExportOptions(dtype, int(max_shard_gb * 1e9), replace)
     inputs = [path for path in (source, config, tokenizer) if path]
@@ -115,9 +115,9 @@ def import_command(
     source: Path, target: Path, dtype: str | None, replace: bool, preflight: bool, no_verify: bool
 ) -> None:
     """Import the Hugging Face folder SOURCE to a checkpoint TARGET that Megatron loads under any layout."""
-    from tasks.convert.import_model import ImportOptions, import_model, import_notes, open_hugging_face
-    from tasks.convert.preflight import import_preflight
-    from tasks.convert.target import check_target, normalized
+    from baton.tasks.convert.import_model import ImportOptions, import_model, import_notes, open_hugging_face
+    from baton.tasks.convert.preflight import import_preflight
+    from baton.tasks.convert.target import check_target, normalized
 
     options = ImportOptions(dtype, replace)
     checks = [lambda: check_target(normalized(target), replace, [source]), lambda: _verify(source, no_verify)]
@@ -163,9 +163,9 @@ def audit_command(
     """Check that a Megatron checkpoint and a Hugging Face folder, in either order, are the same model."""
     from transformers.utils.logging import disable_progress_bar
 
-    from tasks.convert.audit import audit
-    from tasks.convert.import_model import open_hugging_face
-    from tasks.convert.megatron_model import is_megatron, open_megatron
+    from baton.tasks.convert.audit import audit
+    from baton.tasks.convert.import_model import open_hugging_face
+    from baton.tasks.convert.megatron_model import is_megatron, open_megatron
 
     disable_progress_bar()
     megatron, hugging_face = (one, other) if is_megatron(one) else (other, one)
@@ -188,8 +188,8 @@ def _with_tokens(model: "MegatronModel", tokenizer: Path | None) -> "MegatronMod
     """Set eos_token_id and pad_token_id from the tokenizer where the config has none."""
     if tokenizer is None or model.fields.get("eos_token_id") is not None:
         return model
-    from tasks.convert.export_model import check_beside
-    from tasks.models.tokenizers import load
+    from baton.tasks.convert.export_model import check_beside
+    from baton.tasks.models.tokenizers import load
 
     check_beside(tokenizer)
     loaded = load(tokenizer)
@@ -204,7 +204,7 @@ def _tokens(count: int, vocabulary: int, text: Path | None, model: Path) -> Any:
     if text is None:
         flat = torch.randint(vocabulary, (count,), generator=torch.Generator().manual_seed(0))
     else:
-        from tasks.models.tokenizers import beginning, plain
+        from baton.tasks.models.tokenizers import beginning, plain
 
         tokenizer = plain(model)
         content = tokenizer.encode(text.read_text(encoding="utf-8", errors="replace"), add_special_tokens=False).ids
@@ -257,7 +257,3 @@ def _counts() -> Iterator[Callable[[str, int, int], None]]:
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
         tasks = {what: bars.add_task(what, total=None) for what in ("weights", "layers")}
         yield lambda what, done, total: bars.update(tasks[what], completed=done, total=total)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,8 @@
 """Check every stage on a machine with an NVIDIA GPU in 20 minutes: whether it works, and how fast it is.
 
-    python -m workflows.gpu_check                            every step; those that have passed are not repeated
-    python -m workflows.gpu_check --only export --only vllm  these steps, and those that they depend on
-    python -m workflows.gpu_check --tiny                     the same code with toy sizes, on a CPU
+    baton gpu-check                            every step; those that have passed are not repeated
+    baton gpu-check --only export --only vllm  these steps, and those that they depend on
+    baton gpu-check --tiny                     the same code with toy sizes, on a CPU
 
 Each step passes, fails (with its last lines), or cannot be tried (with the reason), and the check continues. It ends
 with a table and a JSON file. Exit code 0: all steps that could be tried passed; 1: a step failed; 3: none could be
@@ -18,14 +18,14 @@ from pathlib import Path
 
 import click
 
-from infra.options import NewFile, Number
-from infra.progress import say
-from infra.storage.durable import write_json
-from workflows.gpu_check.machine import Machine, look
-from workflows.gpu_check.runner import check_folder, forget, locked, result_of, results
-from workflows.gpu_check.sizes import FULL, TINY
-from workflows.gpu_check.step import Result, Step
-from workflows.gpu_check.steps import NAMES, STEPS
+from baton.infra.options import NewFile, Number
+from baton.infra.progress import say
+from baton.infra.storage.durable import write_json
+from baton.workflows.gpu_check.machine import Machine, look
+from baton.workflows.gpu_check.runner import check_folder, forget, locked, result_of, results
+from baton.workflows.gpu_check.sizes import FULL, TINY
+from baton.workflows.gpu_check.step import Result, Step
+from baton.workflows.gpu_check.steps import NAMES, STEPS
 
 WIDTH = 118
 FAILED, NONE_TRIED = 1, 3  # exit codes
@@ -96,7 +96,3 @@ def _write(path: Path, machine: Machine, found: Mapping[str, Result]) -> None:
 def _exit_code(found: Mapping[str, Result]) -> int:
     statuses = {result.status for result in found.values()}
     return FAILED if "fail" in statuses else 0 if "pass" in statuses else NONE_TRIED
-
-
-if __name__ == "__main__":
-    main()

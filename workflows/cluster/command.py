@@ -1,4 +1,4 @@
-"""`python -m workflows.cluster check` checks a Flyte cluster before Baton's first run on it: admin, storage, images,
+"""`baton cluster check` checks a Flyte cluster before Baton's first run on it: admin, storage, images,
 connector, and from inside a pod the storage, MLflow and resource limits. Exit code 1 if a check failed."""
 
 from types import SimpleNamespace
@@ -35,11 +35,11 @@ def check(
     config: str | None, project: str, domain: str, recipe: str | None, connector: str | None, patience: int
 ) -> None:
     """Print a line for each check."""
-    from workflows.checks.run_context import for_a_cluster
-    from workflows.cluster.checks import checks  # imports flytekit: not for --help
-    from workflows.cluster.remote import ANY_STAGE, accepted, pass_on, stage_pods
-    from workflows.continuous_training.recipe import recipe_of
-    from workflows.recipe.text import load
+    from baton.workflows.checks.run_context import for_a_cluster
+    from baton.workflows.cluster.checks import checks  # imports flytekit: not for --help
+    from baton.workflows.cluster.remote import ANY_STAGE, accepted, pass_on, stage_pods
+    from baton.workflows.continuous_training.recipe import recipe_of
+    from baton.workflows.recipe.text import load
 
     pods = ANY_STAGE
     run = SimpleNamespace(config_file=config, envvars={})
@@ -53,7 +53,3 @@ def check(
         failed |= result.state == "failed"
     if failed:
         raise SystemExit(1)
-
-
-if __name__ == "__main__":
-    main()
