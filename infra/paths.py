@@ -1,14 +1,16 @@
 """Baton's home folder on this machine: jobs, caches, the MLflow store, reports.
 
-Set by `BATON_HOME`; the default is `.baton` in the current directory, so `rm -r .baton` removes everything.
+Set by `BATON_HOME`; the default is `.baton` in the project's folder (infra/project.py), or else in the current one, so
+that `rm -r .baton` removes everything.
 """
 
 import os
 from pathlib import Path
 
-from infra.errors import UserError
-from infra.storage.durable import make_folder
-from infra.text import clause
+from baton.infra.errors import UserError
+from baton.infra.project import settings
+from baton.infra.storage.durable import make_folder
+from baton.infra.text import clause
 
 IN_HOME = "home:"  # instead of the path of the home folder
 FOLDERS = ("jobs", "models", "artifacts")  # folders of the home that have artifacts
@@ -16,7 +18,7 @@ FOLDERS = ("jobs", "models", "artifacts")  # folders of the home that have artif
 
 def home_path() -> Path:
     """The absolute path of the home folder."""
-    return _named_by("BATON_HOME") or Path(".baton").absolute()
+    return _named_by("BATON_HOME") or Path(settings().get("home", ".baton")).absolute()
 
 
 def baton_home() -> Path:

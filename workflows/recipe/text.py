@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tasks.core.spec import Problem
-from workflows.checks.table import problems_of_rest
-from workflows.recipe import Recipe
-from workflows.recipe.error import RecipeError, first_of_each
+from baton.tasks.core.spec import Problem
+from baton.workflows.checks.table import problems_of_rest
+from baton.workflows.recipe import Recipe
+from baton.workflows.recipe.beside import from_here
+from baton.workflows.recipe.error import RecipeError, first_of_each
+from baton.workflows.recipe.smoke import smoke
+from baton.workflows.recipe.source import Source
 
 if TYPE_CHECKING:
     from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
@@ -39,12 +42,15 @@ def load(
     name: str = "recipe",
     check: Callable[[R], R] | None = None,
 ) -> R:
-    """Read a recipe from a file, or from text that begins with `{`. `name`: the option or variable that named the
-    source. `check`: the function that looks things up, see workflows/checks/. Raises RecipeError with every problem of
-    the text, of the fields and of the checks that their problems do not prevent."""
+    """Read a recipe from a file, with the changes of its `Source`, or from text that begins with `{`. `name`: the
+    option or variable that named the source. `check`: the function that looks things up, see workflows/checks/. Raises
+    RecipeError with every problem of the text, of the fields and of the checks that their problems do not prevent."""
     inline = isinstance(source, str) and source.lstrip().startswith("{")
+    file = None if inline else Source.parse(str(source))
     try:
-        read = _Reader(str(source) if inline else _text_of(Path(source)))
+        read = _Reader(_text_of(file.path) if file else str(source))
+        for field_path, value in file.sets if file else ():
+            read.replace(field_path, value)
     except _Unreadable as error:
         raise RecipeError([Problem(name, str(source), str(error))]) from error
     try:
@@ -54,6 +60,10 @@ def load(
         raise RecipeError(
             first_of_each(read.problems, error.problems, more), error.recipe, error.wrong, read.lines
         ) from error
+    if file:
+        recipe, misplaced = from_here(recipe, file.path.parent)
+        read.problems += misplaced
+        recipe = smoke(recipe) if file.smoke else recipe
     try:
         recipe = check(recipe) if check else recipe
     except RecipeError as error:
@@ -134,6 +144,30 @@ class _Reader:
             raise _Unreadable("YAML or JSON: an escape beyond Unicode's last character, \\U0010FFFF") from error
         self._values = 0
         self.content = None if node is None else self._value(node, (), 0)
+
+    def replace(self, path: str, text: str) -> None:
+        """Replace the value at a path, such as post_training.0.sft.steps, by that of a YAML text. Mappings on the way
+        that are missing are added. Raises _Unreadable."""
+        value = _Reader(text).content
+        *parents, last = path.split(".")
+        place: Any = self.content
+        for number, part in enumerate([*parents, last]):
+            at = ".".join([*parents, last][:number])
+            if isinstance(place, list):
+                if not part.isdecimal() or int(part) >= len(place):
+                    raise _Unreadable(f"--set {path}: {at} is a list of {len(place)}: a number below that, not {part}")
+                key: Any = int(part)
+            elif isinstance(place, dict):
+                key = part
+            else:
+                raise _Unreadable(f"--set {path}: {at or 'the recipe'} has no fields; it is {place!r:.60}")
+            if number == len(parents):
+                place[key] = value
+            else:
+                if isinstance(place, dict) and place.get(key) is None:
+                    place[key] = {}
+                place = place[key]
+        self.lines = {name: line for name, line in self.lines.items() if not f"{name}.".startswith(f"{path}.")}
 
     def _count(self) -> None:
         self._values += 1

@@ -1,0 +1,85 @@
+"""`baton run RECIPE` is `pyflyte run` of the shipped workflow, from any folder; -v prints that line.
+
+Further options are those of `pyflyte run`: --overwrite-cache, -p PROJECT, -d DOMAIN, --wait, …
+"""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from baton import HERE
+from baton.infra.errors import UserError
+from baton.workflows.recipe.source import RECIPE, SET, SMOKE_OPTION, Source
+
+CONTINUOUS = "continue_training"
+FILES = {"pretrain_to_rl": "pretrain_to_rl.py", CONTINUOUS: "continuous.py", "refresh_rl": "continuous.py"}
+
+
+@click.command(context_settings={"ignore_unknown_options": True}, help=__doc__)
+@RECIPE
+@SET
+@SMOKE_OPTION
+@click.option("--workflow", type=click.Choice([*FILES]), help="Of a continuous recipe: its night, or refresh_rl.")
+@click.option("--remote", is_flag=True, help="Run on the Flyte cluster that --config names.")
+@click.option("--config", type=click.Path(path_type=Path), help="Flyte's configuration file, for --remote.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the line of pyflyte.")
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def main(
+    recipe: str,
+    sets: tuple[tuple[str, str], ...],
+    smoke: bool,
+    workflow: str | None,
+    remote: bool,
+    config: Path | None,
+    verbose: bool,
+    options: tuple[str, ...],
+) -> None:
+    source = Source.parse(recipe).changed(sets, smoke)
+    name = workflow or _workflow(source)
+    program = Path(sys.executable).with_name("pyflyte")
+    words = [
+        str(program),
+        *(["--config", str(config)] if config else []),
+        "run",
+        *(["--remote", "--copy", "all"] if remote else []),
+        *options,
+        _shortest(HERE / "workflows" / FILES[name]),
+        name,
+        "--recipe",
+        str(source),
+    ]
+    if verbose:
+        click.echo(shlex.join(["pyflyte", *words[1:]]), err=True)
+    sys.stdout.flush()
+    try:
+        os.execv(program, words)
+    except OSError as error:
+        raise UserError(f"{program}: cannot be started: {error.strerror}. Install Baton's packages again") from error
+
+
+def _workflow(source: Source) -> str:
+    """Return the workflow for the kind of the recipe. A recipe with problems is refused by either with all of them."""
+    from baton.workflows.continuous_training.recipe import ContinuousRecipe, recipe_of
+    from baton.workflows.recipe.error import RecipeError
+    from baton.workflows.recipe.text import load
+
+    try:
+        recipe: object = load(str(source), recipe_of)
+    except RecipeError as error:
+        if error.recipe is None:
+            raise
+        recipe = error.recipe
+    if not isinstance(recipe, ContinuousRecipe):
+        return "pretrain_to_rl"
+    if source.smoke:
+        raise UserError(f"{source.path}: --smoke is for a run, and this is a continuous recipe")
+    return CONTINUOUS
+
+
+def _shortest(path: Path) -> str:
+    """In the clone, the path of the documentation."""
+    real = path.resolve()
+    return str(real.relative_to(Path.cwd()) if real.is_relative_to(Path.cwd()) else real)
