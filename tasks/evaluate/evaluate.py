@@ -31,6 +31,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from baton.infra.process.imports import large_imports
 from baton.infra.progress import say
 from baton.infra.storage.durable import write_json
 from baton.infra.text import size
@@ -91,7 +92,8 @@ def evaluate(job: Job, spec: EvaluateSpec, environments: Mapping[str, Environmen
     for name in asked:
         start_rewards(spec.evaluators()[name])
 
-    from baton.tasks.evaluate.answer import EvaluatedModel  # takes seconds to import vLLM, so after the input's checks
+    with large_imports():  # takes seconds to import vLLM, so after the input's checks
+        from baton.tasks.evaluate.answer import EvaluatedModel
 
     built, measured = _build_tasks(job, spec, info)
     lengths = [

@@ -12,6 +12,7 @@ A run may be restarted with another layout.
 
 import os
 
+from baton.infra.process.imports import large_imports
 from baton.tasks.core.job import Job, main
 from baton.tasks.pretrain.spec import PretrainSpec
 
@@ -22,8 +23,9 @@ def work(job: Job) -> None:
         # One queue, so that kernels start in launch order. Megatron relies on it to overlap tensor parallel collectives
         # with matrix products. CUDA reads the variable at initialization, so it must be set before importing torch
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    from baton.tasks.pretrain.process import distributed
-    from baton.tasks.pretrain.trainer import Trainer
+    with large_imports():
+        from baton.tasks.pretrain.process import distributed
+        from baton.tasks.pretrain.trainer import Trainer
 
     with distributed(spec.layout, spec.seed):
         trainer = Trainer(job, spec)
