@@ -25,7 +25,7 @@ endif
 
 PYTHON ?= python$(PYTHON_VERSION)
 UV_VERSION := 0.13.8
-RECIPE ?= workflows/recipes/laptop.yaml
+RECIPE ?= workflows/recipes/demo.yaml
 WORKERS ?= 3
 BENCHMARKS = $(filter-out __init__ harness,$(basename $(notdir $(wildcard tests/benchmarks/*.py))))
 
@@ -43,8 +43,8 @@ SHELL := /bin/bash
 
 # without .pyc files the large libraries load several times slower
 unexport PYTHONDONTWRITEBYTECODE
-# the laptop recipe needs no hub, so nothing may contact one; another recipe may need it
-ifeq ($(RECIPE),workflows/recipes/laptop.yaml)
+# the demo's recipe needs no hub, so nothing may contact one; another recipe may need it
+ifeq ($(RECIPE),workflows/recipes/demo.yaml)
 export HF_HUB_OFFLINE ?= 1
 endif
 
@@ -149,9 +149,15 @@ IS_RIGHT := import sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(PYTHON_VER
 HAS_NUMA := import ctypes; ctypes.CDLL("libnuma.so.1")
 HAS_HEADERS := import pathlib, sys, sysconfig; sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())
 
+STEPS := $(if $(TORCH),4,3)
+# uv shows its progress as bars in a terminal, and as lines elsewhere, of which those that list every package are left out
+INSTALL = $(UV) pip install --python $(BIN)/python --no-deps
+install = if [[ -t 2 ]]; then $(INSTALL) $(1); else $(INSTALL) $(1) 2>&1 | sed -u '/^ [+-] /d' >&2; fi
+
 # All that the machine must have is checked here, before anything is created, and all that is missing is reported at
 # once. The stamp comes last, so that an interrupted installation is resumed. uv's own Pythons have headers.
 $(READY): $(LIST) Makefile
+	@echo "1/$(STEPS) checking this machine"
 	@if "$(PYTHON)" -c '$(IS_RIGHT)' 2>/dev/null; then python="$(PYTHON)"; \
 	elif [[ "$(origin PYTHON)" == file ]]; then python=python3; \
 	else echo "Baton's packages are pinned for Python $(PYTHON_VERSION), and $(PYTHON) is not that: leave PYTHON out, or name" >&2; \
@@ -166,6 +172,7 @@ $(READY): $(LIST) Makefile
 	((!$${#missing[@]})) || { \
 	  printf 'missing on this machine:\n' >&2; printf '  %s\n' "$${missing[@]}" >&2; \
 	  echo "Debian, Ubuntu: apt-get install $${packages[*]}" >&2; exit 2; }
+	@echo "2/$(STEPS) creating $(VENV) and installing uv in it"
 	@rm -f $(VENV)/ready-*
 	@$(BIN)/python -c 'import pip; $(IS_RIGHT)' 2>/dev/null || \
 	if "$(PYTHON)" -c '$(IS_RIGHT)' 2>/dev/null; then "$(PYTHON)" -m venv --clear $(VENV); else \
@@ -176,9 +183,9 @@ $(READY): $(LIST) Makefile
 	    echo "Install Python $(PYTHON_VERSION) (pyenv, conda, python.org; apt-get install python$(PYTHON_VERSION)-venv where the distribution has" >&2; \
 	    echo "it), and name it: make PYTHON=/path/to/python$(PYTHON_VERSION)" >&2; exit 2; }; fi
 	@$(BIN)/python -m pip install -qq --no-deps uv==$(UV_VERSION)
-	@$(if $(TORCH),echo "installing $(TORCH)"; $(UV) pip install --quiet --python $(BIN)/python --no-deps $(FROM) "$(TORCH)")
-	@echo "installing $(LIST), $$(grep -c '^[a-z]' $(LIST)) packages: one to three minutes, once"
-	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --compile-bytecode -r $(LIST)
+	@$(if $(TORCH),echo "3/$(STEPS) installing $(TORCH)"; $(call install,$(FROM) "$(TORCH)"))
+	@echo "$(STEPS)/$(STEPS) installing $(LIST), $$(grep -c '^[a-z]' $(LIST)) packages: one to three minutes, once"
+	@$(call install,--compile-bytecode -r $(LIST))
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 

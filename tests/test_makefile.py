@@ -12,6 +12,7 @@ from tests.source import ROOT
 
 # the environment of the running Python version, and the other one
 BACKEND, OTHER = ("cpu", "cuda") if sys.version_info < (3, 12) else ("cuda", "cpu")
+LIST = {"cpu": "requirements.txt", "cuda": "images/gpu.txt"}[BACKEND]
 
 
 def make(*words: str, where: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -53,7 +54,7 @@ def test_without_a_target_it_lists_them() -> None:
 
 def test_the_demo_is_one_flyte_command_and_says_how_to_run_others() -> None:
     demo, hint = make("-n", "demo").stdout.splitlines()[-2:]
-    recipe = "--recipe workflows/recipes/laptop.yaml"
+    recipe = "--recipe workflows/recipes/demo.yaml"
     assert demo == f".venv/bin/pyflyte run workflows/pretrain_to_rl.py pretrain_to_rl {recipe}"
     assert ". .venv/bin/activate" in hint
 
@@ -81,6 +82,21 @@ def test_without_its_python_on_path_uv_finds_one(bare_clone: Path, programs: Pat
     assert result.returncode == 0, result.stderr
     assert "is not on PATH: uv finds a Python" in result.stdout
     assert (bare_clone / stamp).exists()
+    assert [line.partition(",")[0] for line in result.stdout.splitlines() if line[0].isdigit()] == [
+        "1/3 checking this machine",
+        "2/3 creating .venv and installing uv in it",
+        f"3/3 installing {LIST}",
+    ]
+
+
+def test_an_installation_that_fails_is_not_taken_for_a_finished_one(bare_clone: Path) -> None:
+    (bare_clone / LIST).write_text("a package that is not one\n")
+    (bare_clone / "requirements.in").write_text("# no torch\n")
+    stamp = f".venv/ready-{BACKEND}"
+    result = make(stamp, f"TORCH_BACKEND={BACKEND}", f"PYTHON={sys.executable}", "CC=true", where=bare_clone)
+    assert result.returncode == 2
+    assert "a package that is not one" in result.stderr
+    assert not (bare_clone / stamp).exists()
 
 
 def test_without_one_that_uv_finds_or_downloads_it_says_what_to_install(bare_clone: Path, programs: Path) -> None:
@@ -133,7 +149,7 @@ def test_one_clone_can_have_both_environments(bare_clone: Path) -> None:
 
 
 @pytest.mark.parametrize(("words", "offline"), [([], "1"), (["RECIPE=mine.yaml"], "")])
-def test_only_the_laptop_recipe_is_offline(words: list[str], offline: str) -> None:
+def test_only_the_demo_s_recipe_is_offline(words: list[str], offline: str) -> None:
     printed = make("--eval=print: ; @echo offline=$${HF_HUB_OFFLINE-}", "print", *words).stdout
     assert printed == f"offline={offline}\n"
 
