@@ -15,6 +15,7 @@ An engine is a process, `python -m tasks.<stage>.<engine> JOB_DIR`, alone or und
 So a stage can be rerun by hand from its job directory.
 """
 
+import gc
 import json
 import os
 import sys
@@ -243,6 +244,7 @@ def main(work: Callable[[Job], None]) -> None:
         heart = job.heart  # from here on the launcher knows this pid
         work(job)
         heart.end()
+        gc.freeze()  # the interpreter examines no object of the libraries for garbage when it exits
     except (StageError, ArtifactError, UserError) as error:
         curable = isinstance(error, StorageError) and error.curable
         _write_error(job, {"error": str(error), "kind": type(error).__name__, "curable": curable})

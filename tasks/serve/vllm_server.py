@@ -7,6 +7,7 @@ import os
 import sys
 
 from baton.infra.paths import quiet
+from baton.infra.process.imports import large_imports
 from baton.infra.process.limits import cores
 from baton.infra.process.parent_watchdog import end_with_launcher
 from baton.tasks.vllm.hooks import prepare_process, run_api_server, score_prompts_of_adapter, serve_adapter_only
@@ -27,8 +28,11 @@ def main() -> None:
     run_api_server()
 
 
-if __name__ == "__mp_main__" and "--enable-lora" in sys.argv:  # the engine's process, which the server spawns
-    score_prompts_of_adapter()
+if __name__ == "__mp_main__":  # the engine's process, which the server spawns
+    with large_imports():
+        import vllm.v1.engine.core  # noqa: F401
+    if "--enable-lora" in sys.argv:
+        score_prompts_of_adapter()
 
 if __name__ == "__main__":
     sys.argv[0] = "vllm serve"
