@@ -51,7 +51,7 @@ endif
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-demo: $(READY)  ## raw text to a GRPO-tuned, published model: some 10 minutes the first time
+demo: $(READY)  ## raw text to a GRPO-tuned, published model: some 7 minutes the first time
 	@$(BIN)/pyflyte run workflows/pretrain_to_rl.py pretrain_to_rl --recipe $(RECIPE)
 	@echo "For commands of your own, activate the environment first:  . $(BIN)/activate"
 

@@ -162,6 +162,20 @@ def test_a_recipe_for_what_its_user_has_lacks_that_alone(name: str) -> None:
     assert [problem.path for problem in caught.value.problems] == LACKING[name]
 
 
+def test_the_demo_is_the_task_of_the_laptop_s_recipe() -> None:
+    demo, laptop = read("demo"), read("laptop")
+    assert demo["data"] == laptop["data"]
+    assert demo["evaluate"]["statements"] == laptop["evaluate"]["statements"]
+    assert demo["post_training"][2]["grpo"]["rewards"] == laptop["post_training"][2]["grpo"]["rewards"]
+
+
+def test_the_demo_needs_no_instructions_for_bf16() -> None:
+    demo = Recipe.model_validate(read("demo"))
+    assert demo.pretrain and demo.convert
+    assert demo.pretrain.precision == demo.convert.dtype == "fp32"
+    assert {next(iter(step.values()))["precision"] for step in read("demo")["post_training"]} == {"fp32"}
+
+
 def test_the_naive_recipe_differs_from_the_laptops_in_grpo_alone() -> None:
     laptop, naive = read("laptop"), read("naive")
     assert laptop["post_training"][:2] == naive["post_training"][:2]
