@@ -1,6 +1,6 @@
 """Serve a model with OpenAI's API on a port of this machine, until Ctrl-C or SIGTERM.
 
-baton serve PATH             directory of an HFModel, PublishedModel or Endpoint
+baton serve MODEL            directory of an HFModel, PublishedModel or Endpoint, or a published model's name
 baton serve --follow NAME    the champion version of the registered model NAME
 """
 
@@ -21,6 +21,7 @@ from baton.infra.paths import quiet
 from baton.infra.progress import say
 from baton.tasks.core.job import StageError
 from baton.tasks.core.manifest import RECORD, ArtifactError, read_manifest, verify
+from baton.tasks.models.named import ModelFolder
 from baton.tasks.publish.spec import ALIAS, RESERVED
 from baton.tasks.serve.active import Active
 from baton.tasks.serve.door import KEY, api_key
@@ -37,7 +38,7 @@ _seconds = partial(click.option, show_default=True, type=Number(0.1, 1e6))
 
 
 @click.command()
-@click.argument("path", required=False, type=Folder())
+@click.argument("path", metavar="MODEL", required=False, type=ModelFolder())
 @click.option("--follow", "name", metavar="NAME", help="Serve the version of this registered model that has the alias.")
 @click.option("--alias", default="champion", show_default=True, help="Alias to follow.")
 @_seconds("--every", default=10.0, help="Poll interval of the registry, seconds.")
@@ -47,7 +48,7 @@ _seconds = partial(click.option, show_default=True, type=Number(0.1, 1e6))
 @click.option(
     "--base",
     type=Folder(),
-    help="Weights of the adapter in PATH, if they are not where it was trained.",
+    help="Weights of the adapter in MODEL, if they are not where it was trained.",
 )
 @_seconds("--drain", default=300.0, help="Seconds to finish responses at a switch or shutdown.")
 @_seconds("--health", default=30.0, help="Seconds without a successful health check until a server is replaced.")
@@ -97,9 +98,9 @@ def main(
     connections: int,
     gpu_memory_share: float | None,
 ) -> None:
-    """Serve the model in PATH, or the champion of --follow NAME, with OpenAI's API."""
+    """Serve MODEL, a folder or the name of a published model, or the champion of --follow NAME, with OpenAI's API."""
     if (path is None) == (name is None):
-        raise click.UsageError("give either PATH or --follow NAME")
+        raise click.UsageError("give either MODEL or --follow NAME")
     _check_options(follows=name is not None)
     if name is not None and (not name.strip() or set(name) & set("/:")):
         raise click.UsageError(f"--follow {name!r}: must be the name of a registered model, without / and :")
@@ -138,7 +139,7 @@ def _check_options(follows: bool) -> None:
     given = click.get_current_context().get_parameter_source
     for option in ("base",) if follows else ("alias", "every"):
         if given(option) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{option} applies to {'PATH' if follows else '--follow'} only; leave it out")
+            raise click.UsageError(f"--{option} applies to {'MODEL' if follows else '--follow'} only; leave it out")
 
 
 def _spec(path: Path | None, default_share: float | None, share: float | None) -> ServeSpec:

@@ -58,6 +58,8 @@ def remove_fetched(name: str, but: set[str]) -> list[str]:
     uses. Returns the digests of their models."""
     removed = []
     for path in (baton_home() / "models").glob(f"*/{MANIFEST}"):
+        if path.parent.is_symlink():  # a published model's name (tasks/models/named.py)
+            continue
         place, manifest = path.parent, read_manifest(path.parent)
         if place.name in but or place.suffix or manifest.facts.get("registry_name") != name:
             continue

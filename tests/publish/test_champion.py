@@ -23,6 +23,7 @@ from baton.infra.tracking.set_aside import OUTCOME_TAG
 from baton.infra.tracking.store import tracking_uri
 from baton.tasks.core.job import StageError
 from baton.tasks.core.manifest import ArtifactError, verify, write_manifest
+from baton.tasks.models.named import name_model
 from baton.tasks.promote.ledger import ROLLED_BACK, generations
 from baton.tasks.publish import champion
 from baton.tasks.publish.aliases import (
@@ -375,6 +376,15 @@ def test_fetched_models_are_removed_but_those_that_are_needed(home: Path, monkey
     assert [place.name for place in (home / "models").iterdir()] == [two.content]
     assert remove_fetched("another model", but=set()) == []
     assert verify(fetch(one)).digest == one.content  # downloads it again
+
+
+def test_a_published_model_with_a_link_by_name_is_no_fetched_one(home: Path, tmp_path: Path) -> None:
+    (published := tmp_path / "published").mkdir()
+    (published / "weights").touch()
+    write_manifest(published, "published_model", {"registry_name": NAME})
+    name_model(NAME, published)
+    assert remove_fetched(NAME, but=set()) == []
+    assert verify(home / "models" / NAME) and verify(published)
 
 
 def test_a_fetched_model_that_another_process_uses_is_not_removed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,13 +130,13 @@ def test_an_endpoint_whose_record_is_damaged_says_the_way_out(tmp_path: Path, co
 
 def test_either_a_path_or_a_name(tmp_path: Path) -> None:
     for words in ([], [str(tmp_path), "--follow", "coder"]):
-        assert "give either PATH or --follow NAME" in CliRunner().invoke(main, words).output
+        assert "give either MODEL or --follow NAME" in CliRunner().invoke(main, words).output
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--follow", "coder", "--base", "."], "--base applies to PATH only"),
+        (["--follow", "coder", "--base", "."], "--base applies to MODEL only"),
         ([".", "--every", "3"], "--every applies to --follow only"),
         ([".", "--alias", "champion"], "--alias applies to --follow only"),
         (["--follow", "a/b:c"], "--follow 'a/b:c': must be the name of a registered model"),
