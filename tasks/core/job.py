@@ -8,7 +8,7 @@ An engine is a process, `python -m tasks.<stage>.<engine> JOB_DIR`, alone or und
                             manifest is sent to storage (tasks/core/offsite.py)
     JOB_DIR/metrics.jsonl   output: one object per line, {"step", "time", name: number, …}
     JOB_DIR/progress.json   output: progress, for the terminal's progress bar
-    JOB_DIR/notices.jsonl   output: one object per line, {"text"}, with facts that the user must know about the result
+    JOB_DIR/notices.jsonl   output: one object per line, {"text"} and {"invalidates"} if true: facts about the result
     JOB_DIR/result.json     output: {"digest"} or {"error", "kind"}, and "traceback" if the error is a bug
     JOB_DIR/log.txt         stdout and stderr of the engine, or of its rank 0; the other ranks have log-rank-<N>.txt
 
@@ -172,13 +172,15 @@ class Job:
         with replacement(self.directory / "progress.json", synced=False) as partial:
             partial.write_text(json.dumps({"done": done, "total": total, "unit": unit, "shown": shown}))
 
-    def notice(self, text: str) -> None:
+    def notice(self, text: str, invalidates: bool = False) -> None:
         """Report a fact that the result alone does not show, such as omitted rows, in the terminal, on the artifact's
-        page, and at the top of the report. Each start of an engine begins without notices, so facts about single steps
-        are reported at the end, from the metrics. Only rank 0 reports."""
+        page, and in the report: among its notes, or in the box at its top if the fact invalidates the result. Each
+        start of an engine begins without notices, so facts about single steps are reported at the end, from the
+        metrics. Only rank 0 reports."""
         if _rank() == 0:
             with self.notices.open("a") as stream:
-                stream.write(json.dumps({"text": redact_text(text)}) + "\n")
+                line = {"text": redact_text(text)} | ({"invalidates": True} if invalidates else {})
+                stream.write(json.dumps(line) + "\n")
 
     def finish(self, display: dict[str, Any] | None = None, /, **facts: Any) -> None:
         """Seal the output and write result.json. Nothing may be written to output/ after this. `display` has fields of

@@ -15,6 +15,7 @@ class PublishedModel(Artifact):
     label: str
     registry_name: str
     registry_version: str
+    why: str = ""  # it was chosen; not a fact that another stage can read
 
     def detail(self) -> str:
         return f"version {self.registry_version}"

@@ -37,7 +37,7 @@ def model_card(
     tied: str = "",
 ) -> str:
     """Return the text of README.md: YAML front matter as the Hugging Face hub reads it, and Markdown. `tied` is the
-    notice of `tie` about the choice."""
+    clause of `tie` (tasks/publish/why.py) about the choice."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=False,  # Markdown

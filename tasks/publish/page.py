@@ -7,8 +7,9 @@ from baton.tasks.pages.source import Source
 def published_model(source: Source) -> list[Block]:
     facts = source.manifest.facts
     card = source.directory / "README.md"
+    why = f": {source.manifest.fields['why']}" if source.manifest.fields.get("why") else ""
     blocks: list[Block] = [
-        Text(f"{facts['registry_name']}, version {facts['registry_version']} in the model registry.")
+        Text(f"{facts['registry_name']}, version {facts['registry_version']} in the model registry{why}.")
     ]
     if card.exists():
         blocks.append(Fold("Model card", [Code(card.read_text())]))

@@ -8,7 +8,6 @@ same model with the same sources and terms is the same version, even if its card
 """
 
 import json
-from collections.abc import Sequence
 
 import yaml
 
@@ -16,8 +15,7 @@ from baton.infra.paths import portable
 from baton.infra.storage.durable import sync_tree
 from baton.infra.tracking.mlflow_names import mlflow_name
 from baton.tasks.core.job import Job, main
-from baton.tasks.core.manifest import MANIFEST, Manifest, content_digest, read_manifest, text_digest
-from baton.tasks.core.metric import metrics_of
+from baton.tasks.core.manifest import MANIFEST, content_digest, read_manifest, text_digest
 from baton.tasks.models.adapter_base import BASE, model_of
 from baton.tasks.publish.aliases import CHAMPION, RESUMED_TAG
 from baton.tasks.publish.card import model_card
@@ -26,6 +24,7 @@ from baton.tasks.publish.champion import make_champion
 from baton.tasks.publish.copy import CARD, copy_model
 from baton.tasks.publish.registry import PART_TAG, PATIENCE_S, Publication, register
 from baton.tasks.publish.spec import PublishSpec
+from baton.tasks.publish.why import ADVICE, UNTUNED, tie, why
 
 # Artifacts that continuous training needs of its generations (tasks/promote/ledger.py): name in the tag -> input
 PARTS = {
@@ -46,10 +45,10 @@ def work(job: Job) -> None:
     model = read_manifest(opened.directory)
     links, evaluations = chain(job), reports(job)
 
-    label = model.facts["label"]
+    label = str(model.facts["label"])
     tied = tie(spec.best, label, model.digest, evaluations)
     if tied:
-        job.notice(tied)
+        job.notice(f"publish.best: {tied}. {ADVICE}", invalidates=label == UNTUNED)
     if not (job.output / MANIFEST).exists():
         job.progress(0, 2, "steps", now="copying")
         copy_model(opened, job.output)
@@ -89,27 +88,8 @@ def work(job: Job) -> None:
     )
     if spec.alias == CHAMPION:
         make_champion(spec.name, int(version))
-    job.finish(label=label, registry_name=spec.name, registry_version=version)
-
-
-def tie(by: str | None, label: str, digest: str, reports: Sequence[Manifest]) -> str:
-    """Return a notice if the chosen model is only the first of several with the same value of the metric `by`, with
-    their names; else empty text. `reports` are the evaluations, in the run's order."""
-    values = {
-        (str(report.facts["label"]), str(report.facts["model_digest"])): metrics_of(report.facts).get(by or "")
-        for report in reports
-    }
-    best = values.get((label, digest))
-    if best is None:
-        return ""
-    equal = [other for (other, _), metric in values.items() if metric and metric.worth() == best.worth()]
-    if len(equal) < 2:
-        return ""
-    return (
-        f"publish.best: {', '.join(equal[:-1])} and {equal[-1]} have the same {by}, {best}; {label} was chosen, as the "
-        "first of these in the run's order. For another one, name a metric in which they differ, or leave publish.best "
-        "out for the last model"
-    )
+    chosen = {"why": why(spec.best, label, model.digest, evaluations)}
+    job.finish(chosen, label=label, registry_name=spec.name, registry_version=version)
 
 
 def _same(spec: PublishSpec, job: Job, parts: list[str]) -> str:

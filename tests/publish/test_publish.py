@@ -213,10 +213,25 @@ def test_what_was_deleted_is_registered_again(home: Path, sealed: Chain, tmp_pat
 def test_of_equal_models_the_card_and_a_notice_say_which_was_chosen(home: Path, sealed: Chain, tmp_path: Path) -> None:
     job = open_job(sealed.job(tmp_path / "job", SPEC | {"best": "sums.right"}, *ALL))
     work(job)
-    said = "publish.best: base and grpo have the same sums.right, 0.5 ± 0.01"
-    (notice,) = [json.loads(line)["text"] for line in (job.directory / "notices.jsonl").read_text().splitlines()]
-    assert notice.startswith(said) and "grpo was chosen" in notice
+    said = "base and grpo have the same sums.right, 50.0 % ± 1.0; grpo is the first of these in the run's order"
+    (notice,) = map(json.loads, (job.directory / "notices.jsonl").read_text().splitlines())
+    assert notice["text"].startswith(f"publish.best: {said}.") and "invalidates" not in notice
     assert said in (job.output / "README.md").read_text()
+    assert read_manifest(job.output).fields["why"] == said
+    assert "why" not in read_manifest(job.output).facts
+
+
+def test_an_untuned_model_among_equals_invalidates_the_result(home: Path, sealed: Chain, tmp_path: Path) -> None:
+    untuned = Chain(
+        sealed.paths | {"model": sealed.paths["base"], "base": sealed.paths["model"]},
+        sealed.manifests | {"model": sealed.manifests["base"], "base": sealed.manifests["model"]},
+    )
+    job = open_job(untuned.job(tmp_path / "job", SPEC | {"best": "sums.right"}, *ALL))
+    work(job)
+    (notice,) = map(json.loads, (job.directory / "notices.jsonl").read_text().splitlines())
+    assert (
+        notice["invalidates"] and "base is the first of these in the run's order, and was not tuned" in notice["text"]
+    )
 
 
 def test_a_repeated_job_moves_the_alias_back_and_keeps_its_files(home: Path, sealed: Chain, tmp_path: Path) -> None:
