@@ -16,11 +16,20 @@ def items_needed(confidence: float) -> int:
 FEWEST = items_needed(0.95)
 
 
+def missing(standard_error: float | None, items: int, higher_is_better: bool | None) -> str:
+    """Return why a change of a metric cannot be judged, or "" if it can."""
+    if higher_is_better is None:
+        return "whether more is better is not known"
+    if standard_error is None:
+        return "no standard error"
+    return f"fewer than {FEWEST} rows or documents" if items < FEWEST else ""
+
+
 def judged(change: float, standard_error: float | None, items: int, higher_is_better: bool | None) -> Finding:
     """Judge a change of a metric with its standard error over a number of items (rows, documents). The finding is
     unknown without a standard error or a direction, or with fewer than FEWEST items, whose values may be equal by
     chance."""
-    if standard_error is None or higher_is_better is None or items < FEWEST:
+    if standard_error is None or missing(standard_error, items, higher_is_better):
         return "unknown"
     if not math.isfinite(change):
         return "worse"

@@ -16,7 +16,7 @@ from math import comb
 from statistics import fmean
 from typing import Any
 
-from baton.infra.chance import SURE, Finding, judged
+from baton.infra.chance import SURE, Finding, judged, missing
 from baton.infra.text import change, plus_minus
 
 DOCUMENTS, COMPLETIONS, LM_EVAL = "documents.jsonl", "completions.jsonl", "lm_eval.jsonl"
@@ -51,6 +51,10 @@ class MetricDifference:
 
     def finding(self, higher_is_better: bool | None) -> Finding:
         return judged(self.value, self.standard_error, self.items, higher_is_better)
+
+    def missing(self, higher_is_better: bool | None) -> str:
+        """Return why the finding is unknown, or "" if it is known."""
+        return missing(self.standard_error, self.items, higher_is_better)
 
     def shown(self, unit: str, finding: Finding) -> str:
         """Format the difference with 1.96 standard errors, if they are known: −16.0 points ± 8.1."""
@@ -118,19 +122,18 @@ def known_mean(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def common_samples(models: Sequence[Lines], shown: int = SAMPLES) -> list[list[Mapping[str, Any]]]:
-    """Return the first completion of each model for prompts that every model completed, evenly spaced through the
-    set."""
+def common_samples(models: Sequence[Lines], shown: int = SAMPLES) -> list[list[list[Mapping[str, Any]]]]:
+    """Return, for prompts that every model completed, evenly spaced through the set, all completions of each model."""
     answers = [_by_prompt(completions) for completions in models]
     common = [key for key in (answers[0] if answers else {}) if all(key in rows for rows in answers)]
     return [[rows[key] for rows in answers] for key in common[:: max(1, len(common) // shown)][:shown]]
 
 
-def _by_prompt(completions: Lines) -> dict[tuple[str, str], Mapping[str, Any]]:
-    first: dict[tuple[str, str], Mapping[str, Any]] = {}
+def _by_prompt(completions: Lines) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+    by_prompt: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in completions:
-        first.setdefault((str(row["evaluator"]), str(row["id"])), row)
-    return first
+        by_prompt.setdefault((str(row["evaluator"]), str(row["id"])), []).append(row)
+    return by_prompt
 
 
 def as_text(value: Any) -> str:

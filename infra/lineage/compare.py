@@ -146,13 +146,13 @@ def _newest(values: Values) -> _Value | None:
 
 
 def _samples(a: list[Row], b: list[Row]) -> list[Row]:
-    """The same completions of both models as in their report, from the newest evaluations with common prompts whose
-    files are at hand."""
+    """The first completions of both models for the same prompts as in their report, from the newest evaluations with
+    common prompts whose files are at hand."""
     for one, other in product(reversed(a), reversed(b)):
         both = _lines(one), _lines(other)
         try:
             if all(both) and (common := evaluated.common_samples([lines[1] for lines in both])):
-                return [_sample(*map(redact, map(dict, rows))) for rows in common]
+                return [_sample(*(redact(dict(rows[0])) for rows in sides)) for sides in common]
         except (KeyError, TypeError, ValueError, AttributeError):  # files that Baton did not write
             continue
     return []

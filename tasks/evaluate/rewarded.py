@@ -123,7 +123,8 @@ def rewarded(
     for never in [reward for reward, values in rewards.items() if mean_reward(values) is None]:
         job.notice(
             f"evaluate.{name}: the reward {never} is None for all {len(sampled):,} completions: it has no metric. "
-            "Check the columns of the rows that it reads"
+            "Check the columns of the rows that it reads",
+            invalidates=True,
         )
     ceiling = _metrics(gold_rewards, [text_of(one.completion) for one in gold if one]) if gold else {}
     return Rewarded(questions, answers, rewards, {key: metric.value for key, metric in ceiling.items()}, thoughts)

@@ -33,16 +33,30 @@ def score_table(results: list[Results]) -> Table:
 
 
 def measured_on(results: list[Results]) -> list[Text]:
-    """Describe the data that the metrics were measured on, naming models with other data, which cannot be compared."""
-    labels: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for result in results:
-        labels.setdefault(tuple(result.measured.items()), []).append(result.label)
+    """Describe the data that the metrics were measured on."""
     texts = []
+    labels = _by_data(results)
     for measured, models in labels.items():
         on = "; ".join(f"{name}: {what}" for name, what in measured)
         who = "Measured" if len(labels) == 1 else f"{', '.join(models)}: measured"
-        texts += [Text(f"{who} on {on}.", "quiet" if len(labels) == 1 else "bad")] if on else []
+        texts += [Text(f"{who} on {on}.", "quiet")] if on else []
     return [*texts, *_thoughts(results)]
+
+
+def different_data(results: list[Results]) -> list[str]:
+    """Return a sentence if the models were not measured on the same data; else nothing."""
+    models = [", ".join(labels) for measured, labels in _by_data(results).items() if measured]
+    if len(models) < 2:
+        return []
+    return [f"The models cannot be compared, since they were measured on different data: {'; '.join(models)}."]
+
+
+def _by_data(results: list[Results]) -> dict[tuple[tuple[str, str], ...], list[str]]:
+    """Return the labels of the models by the data that they were measured on."""
+    labels: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for result in results:
+        labels.setdefault(tuple(result.measured.items()), []).append(result.label)
+    return labels
 
 
 def _thoughts(results: list[Results]) -> list[Text]:
@@ -99,6 +113,8 @@ def score_bars(results: list[Results]) -> list[Grid]:
         values = [(result.label, result.metrics[name].value) for result in results if name in result.metrics]
         if not all(math.isfinite(value) and value >= 0 for _, value in values):
             continue  # bars start at zero
+        if len(values) == 1 and name not in ceiling:
+            continue  # there is nothing to compare
         figures.append(
             bars(
                 name + " (lower is better)" * (metric.higher_is_better is False),
@@ -127,7 +143,7 @@ def _values(name: str, metric: Metric, models: list[list[Results]]) -> list[Cell
     known = [[run.metrics[name].value for run in runs if name in run.metrics] for runs in models]
     spreads = [Spread.of(values) if values else None for values in known]
     means = [replace(metric, value=spread.mean).worth() for spread in spreads if spread]
-    ranked = len(means) > 1 and metric.higher_is_better is not None
+    ranked = len(set(means)) > 1 and metric.higher_is_better is not None
     cells: list[Cell] = []
     for spread in spreads:
         text = spread.shown(metric.unit) if spread else "–"

@@ -1,6 +1,6 @@
 """The page of an artifact, as blocks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pkgutil import resolve_name
 from typing import Any
 
@@ -8,16 +8,24 @@ from baton.infra.text import value, words
 from baton.infra.tracking.flatten import leaves
 from baton.infra.tracking.redact import redact
 from baton.tasks.artifacts import kind_of
-from baton.tasks.pages.blocks import Block, Cell, Fold, Mark, Table, Text
-from baton.tasks.pages.source import Source
+from baton.tasks.pages.blocks import Block, Cell, Fold, Mark, Notes, Table, Tone
+from baton.tasks.pages.source import Notice, Source
 from baton.tasks.pages.training import training_curves
 
 
-def about(source: Source) -> list[Block]:
-    """Return the page of one artifact: its notices, the blocks of its kind, then its spec, inputs and versions."""
-    notices = [Text(text, "bad") for text in source.notices()]
+def about(source: Source, notices: bool = True) -> list[Block]:
+    """Return the page of one artifact: its notices unless another section has them, the blocks of its kind, then its
+    spec, inputs and versions."""
     page: Callable[[Source], list[Block]] = resolve_name(kind_of(source.manifest.kind).page)
-    return [*notices, *page(source), *_made_with(source)]
+    return [*(noticed(source.notices()) if notices else ()), *page(source), *_made_with(source)]
+
+
+def noticed(notices: Iterable[Notice]) -> list[Block]:
+    """Return one box with all notices that invalidate a result, and a list of the notes."""
+    by_tone: dict[Tone, list[str]] = {"bad": [], "quiet": []}
+    for notice in notices:
+        by_tone["bad" if notice.invalidates else "quiet"].append(notice.text)
+    return [Notes(texts, tone) for tone, texts in by_tone.items() if texts]
 
 
 def heading(source: Source) -> str:

@@ -4,7 +4,7 @@ A page is built once, as blocks, and rendered twice: by `html.py` as the web pag
 as text for the terminal. Only these two escape text.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from markupsafe import Markup
@@ -35,6 +35,14 @@ class Title:
 class Text:
     text: str
     tone: Tone | None = None
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Sentences that are independent of each other: with the tone "bad" in one box."""
+
+    texts: list[str]
+    tone: Tone
 
 
 @dataclass(frozen=True)
@@ -72,12 +80,23 @@ class Grid:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """A completion of a prompt, and who wrote it."""
+
+    who: str
+    text: str
+    remark: Mark | None
+
+
+@dataclass(frozen=True)
 class Sample:
-    """A prompt and its answers: (model, completion, remark)."""
+    """A prompt and its answers. `more` are collapsed until the reader opens them."""
 
     title: str
     prompt: str
-    answers: list[tuple[str, str, Mark | None]]
+    answers: list[Answer]
+    more: list[Answer] = field(default_factory=list)
+    left_out: int = 0  # number of answers that are not here
 
 
 @dataclass(frozen=True)
@@ -102,4 +121,4 @@ class Section:
 
 
 # Markup: a drawing, our own SVG
-Block = Title | Text | Code | Pieces | Table | Markup | Grid | Sample | Fold | List | Section
+Block = Title | Text | Notes | Code | Pieces | Table | Markup | Grid | Sample | Fold | List | Section

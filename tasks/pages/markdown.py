@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from baton.infra.text import encodable, fenced
-from baton.tasks.pages.blocks import Block, Cell, Code, List, Mark, Pieces, Sample, Section, Table, Text, Title
+from baton.tasks.pages.blocks import Block, Cell, Code, List, Mark, Notes, Pieces, Sample, Section, Table, Text, Title
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -38,6 +38,8 @@ def _render(block: Block) -> str:
             return f"# {_plain(block.text)}\n\n{_plain(block.below)}"
         case Text():
             return _plain(block.text)
+        case Notes():
+            return "\n".join(f"- {_plain(text)}" for text in block.texts)
         case Code():
             caption = _plain(block.caption) + "\n" if block.caption else ""
             return caption + fenced(_printable(block.text).rstrip("\n"))
@@ -58,9 +60,12 @@ def _render(block: Block) -> str:
 def _sample(block: Sample) -> str:
     indent = re.findall(r"[ \t]*", block.prompt.rsplit("\n", 1)[-1])[0]
     lines = [f"# {block.title}", *block.prompt.rstrip().split("\n")[-PROMPT_LINES:]]
-    for who, answer, _ in block.answers:
-        first, *more = (answer.strip() or "(nothing)").split("\n")[:ANSWER_LINES]
-        lines += [f"{indent}{first}  # {who}", *more]
+    for answer in block.answers:
+        first, *others = (answer.text.strip() or "(nothing)").split("\n")[:ANSWER_LINES]
+        remark = f", {answer.remark.text}" if answer.remark and answer.remark.text else ""
+        lines += [f"{indent}{first}  # {answer.who}{remark}", *others]
+    if more := len(block.more) + block.left_out:
+        lines.append(f"# and {more} more in the report's page")
     return _render(Code("\n".join(line[:LINE] for line in lines)))
 
 

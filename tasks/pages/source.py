@@ -16,6 +16,14 @@ PAGE_FILES = (f"{RECORD}/*", "*.json", "README.md", MANIFEST)  # files that page
 
 
 @dataclass(frozen=True)
+class Notice:
+    """What an engine reported about its artifact."""
+
+    text: str
+    invalidates: bool  # the result, so that it stands out; else it is a note
+
+
+@dataclass(frozen=True)
 class Source:
     name: str
     directory: Path
@@ -50,9 +58,10 @@ class Source:
                     by_name[name][float(line["step"])] = float(value)
         return {name: sorted(points.items()) for name, points in by_name.items()}
 
-    def notices(self) -> list[str]:
+    def notices(self) -> list[Notice]:
         """Return the engine's notices for the user about the artifact."""
-        return list(dict.fromkeys(str(line["text"]) for line in self.record_lines("notices.jsonl")))
+        lines = self.record_lines("notices.jsonl")
+        return list(dict.fromkeys(Notice(str(line["text"]), line.get("invalidates") is True) for line in lines))
 
     def record_lines(self, name: str) -> list[dict[str, Any]]:
         """Return the objects of a .jsonl file in the record; empty if there is no such file."""

@@ -1,7 +1,8 @@
 """Group training metrics into charts."""
 
 from baton.infra.drawing.charts import curves
-from baton.tasks.pages.blocks import Grid
+from baton.infra.text import number, words
+from baton.tasks.pages.blocks import Block, Cell, Grid, Table
 from baton.tasks.pages.source import Source
 
 # Title -> metrics of one chart, without those that the engine did not log
@@ -25,14 +26,21 @@ PANELS: dict[str, tuple[str, ...]] = {
 }
 
 
-def training_curves(source: Source) -> list[Grid]:
-    """Return charts of every training metric, the known ones first; empty if there is none."""
+def training_curves(source: Source) -> list[Block]:
+    """Return charts of every training metric, the known ones first, and a table of those that were logged only once;
+    empty if there is none."""
     series = source.series()
-    figures = [
-        curves(title, shown)
-        for title, names in PANELS.items()
-        if (shown := {name: series[name] for name in names if name in series})
-    ]
     known = {name for names in PANELS.values() for name in names}
-    figures += [curves(name, {name: points}) for name, points in series.items() if name not in known]
-    return [Grid(figures)] if figures else []
+    panels = {**PANELS, **{name: (name,) for name in series if name not in known}}
+    figures, once = [], dict[str, float]()
+    for title, names in panels.items():
+        lines = {name: series[name] for name in names if name in series}
+        if any(len(points) > 1 for points in lines.values()):
+            figures.append(curves(title, lines))
+        else:
+            once |= {name: points[-1][1] for name, points in lines.items() if points}
+    blocks: list[Block] = [Grid(figures)] if figures else []
+    if once:
+        rows: list[list[Cell]] = [[words(name), number(value)] for name, value in once.items()]
+        blocks.append(Table("Metrics that were logged once", ["metric", "value"], rows))
+    return blocks

@@ -17,6 +17,7 @@ from baton.tasks.pages.source import Source
 
 MARKS: dict[Finding, str] = {"better": "✓", "worse": "✗", "within noise": "≈", "unknown": ""}
 TONES: dict[Finding, Tone] = {"better": "good", "worse": "bad", "within noise": "quiet", "unknown": "quiet"}
+MOST_NAMES = 5  # of metrics in a sentence
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Line:
     metric: Metric  # the tuned model's
     difference: MetricDifference
     finding: Finding
+    missing: str = ""  # why the finding is unknown
 
     def cell(self) -> Cell:
         """Return a cell such as "✓ +33.3 points ± 4.6"."""
@@ -40,8 +42,10 @@ def compare(before: Results, after: Results) -> list[Line]:
     for name, metric in after.metrics.items():
         if name in before.metrics:
             diff = difference(before, after, name)
-            better = metric.higher_is_better if math.isfinite(before.metrics[name].value) else None
-            lines.append(Line(name, metric, diff, diff.finding(better)))
+            is_number = math.isfinite(before.metrics[name].value)
+            better = metric.higher_is_better if is_number else None
+            missing = diff.missing(better) if is_number else "no number before"
+            lines.append(Line(name, metric, diff, diff.finding(better), missing))
     return lines
 
 
@@ -72,7 +76,8 @@ def verdict(models: list[Source], evaluations: list[Results]) -> list[Block]:
             after = replace(evaluation, label=model.label)
             for one in before:
                 start = "the model it started from" if len(before) == 1 else "which it was made from"
-                texts.append(Text(_against(one, after, start, comparisons)))
+                if one.model_digest != after.model_digest:
+                    texts.append(Text(_against(one, after, start, comparisons)))
     if not comparisons:
         return texts
     names = list(dict.fromkeys(line.name for runs in comparisons.values() for lines in runs for line in lines))
@@ -85,12 +90,33 @@ def verdict(models: list[Source], evaluations: list[Results]) -> list[Block]:
 
 def _against(before: Results, after: Results, start: str, comparisons: dict[str, list[list[Line]]]) -> str:
     """Return a sentence on one model against another, and add the lines of their comparison to `comparisons`."""
-    if before.model_digest == after.model_digest:
-        return f"{after.label} has the same weights as the model it started from: training changed nothing."
     lines = compare(before, after)
     comparisons.setdefault(f"{without_seed(after.label)} from {without_seed(before.label)}", []).append(lines)
     counts = [f"{number} {finding}" for finding in MARKS if (number := sum(line.finding == finding for line in lines))]
+    if unknown := _unknown(lines):
+        counts[-1] += f" ({unknown})"
     return f"{after.label} against {before.label}, {start}: {', '.join(counts)}."
+
+
+def _unknown(lines: list[Line]) -> str:
+    """Return the metrics whose change is not judged, with the reason; empty if there is none."""
+    by_reason: dict[str, list[str]] = {}
+    for line in lines:
+        if line.missing:
+            by_reason.setdefault(line.missing, []).append(line.name)
+    return "; ".join(
+        f"{', '.join(names[:MOST_NAMES])}{' …' * (len(names) > MOST_NAMES)}: {reason}"
+        for reason, names in by_reason.items()
+    )
+
+
+def unchanged(models: list[Source]) -> list[str]:
+    """Return a sentence for each model that has the weights of the model from which it started."""
+    return [
+        f"{model.label} has the same weights as the model it started from: training changed nothing."
+        for model in models
+        if model.manifest.digest in started_from(model)
+    ]
 
 
 def _cell(name: str, runs: list[list[Line]]) -> Cell:

@@ -6,29 +6,25 @@ first sections, from the same blocks.
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
-from baton.infra.commands import command
 from baton.infra.evaluated import SAMPLES
 from baton.infra.text import duration
 from baton.infra.tracking.spool import Execution, execution_folder, read_execution, read_stage, stage_folders
-from baton.infra.tracking.store import tracking_hint
 from baton.tasks.artifacts import kinds
 from baton.tasks.core.job import Job, main
 from baton.tasks.evaluate.results import in_model_order, read_results
-from baton.tasks.evaluate.samples import samples
-from baton.tasks.evaluate.scores import measured_on, score_bars, score_table, seed_table, set_table
+from baton.tasks.evaluate.samples import EACH, samples
+from baton.tasks.evaluate.scores import different_data, measured_on, score_bars, score_table, seed_table, set_table
 from baton.tasks.pages.about import about, heading
-from baton.tasks.pages.blocks import Block, Cell, List, Mark, Section, Table, Text, Title
+from baton.tasks.pages.blocks import Block, Cell, Mark, Notes, Section, Table, Text, Title
 from baton.tasks.pages.html import page
 from baton.tasks.pages.markdown import markdown
 from baton.tasks.pages.source import Source, open_source
 from baton.tasks.promote.page import decision
-from baton.tasks.report.acceptance_gate import verdict
+from baton.tasks.report.acceptance_gate import unchanged, verdict
 from baton.tasks.report.lineage import RESULT, lineage
+from baton.tasks.report.made import what_was_made
 from baton.tasks.report.spec import ReportSpec
-
-RUN = "pyflyte run workflows/pretrain_to_rl.py pretrain_to_rl"
 
 
 def work(job: Job) -> None:
@@ -43,7 +39,9 @@ def work(job: Job) -> None:
     html = job.output / "report.html"
     html.write_text(page(spec.title, full_page(spec, sources)), encoding="utf-8")
     places = {entry["digest"]: entry.get("place") or entry["path"] for entry in job.inputs.values()}
-    text = markdown([*summary(spec, sources, shown=1), where_next(sources, html, places)])
+    text = markdown(
+        [*summary(spec, sources, shown=1, each=2), what_was_made(sources, html, places, job.storage is None)]
+    )
     (job.output / "report.md").write_text(text, encoding="utf-8")
     job.finish()
 
@@ -51,12 +49,13 @@ def work(job: Job) -> None:
 def full_page(spec: ReportSpec, sources: list[Source]) -> list[Block]:
     """Return the blocks of the web page."""
     others = [source for source in sources if source.manifest.kind != "eval_report"]
-    pages: list[Block] = [Section(heading(source), about(source)) for source in others]
+    pages: list[Block] = [Section(heading(source), about(source, notices=False)) for source in others]
     return [*summary(spec, sources), *_section("Lineage", _lineage(sources)), *pages]
 
 
-def summary(spec: ReportSpec, sources: list[Source], shown: int = SAMPLES) -> list[Block]:
-    """Return the first sections: notices, results, `shown` sample prompts, and times."""
+def summary(spec: ReportSpec, sources: list[Source], shown: int = SAMPLES, each: int = EACH) -> list[Block]:
+    """Return the first sections: what invalidates the result, results, `shown` sample prompts with `each` completions
+    by each model, notes, and times."""
     models = _of_kind(sources, "hf_model")
     evaluations = [read_results(source.directory) for source in _of_kind(sources, "eval_report")]
     results = in_model_order([(model.label, model.manifest.digest) for model in models], evaluations)
@@ -70,31 +69,19 @@ def summary(spec: ReportSpec, sources: list[Source], shown: int = SAMPLES) -> li
             *set_table(results),
             *score_bars(results),
         ]
-    notes = dict.fromkeys(f"{source.name}: {text}" for source in sources for text in source.notices())
-    notices: list[Block] = [Text(note, "bad") for note in notes]
+    named = [(source.name, notice) for source in sources for notice in source.notices()]
+    wrong = [f"{name}: {notice.text}" for name, notice in named if notice.invalidates]
+    wrong += [*unchanged(models), *different_data(results)]
+    notes = [*dict.fromkeys(f"{name}: {notice.text}" for name, notice in named if not notice.invalidates)]
     how_many = "1 artifact" if len(sources) == 1 else f"{len(sources)} artifacts"
     return [
         Title(spec.title, " · ".join([*about_execution(spec.execution), how_many])),
-        *_section("Read first", notices),
+        *_section("Read first", [Notes([*dict.fromkeys(wrong)], "bad")] if wrong else []),
         *_section(RESULT, result),
-        *_section("What the models write", samples(results, shown)),
+        *_section("What the models write", samples(results, shown, each)),
+        *_section("Notes", [Notes(notes, "quiet")] if notes else []),
         *_section("Time", times(spec.execution)),
     ]
-
-
-def where_next(sources: list[Source], html: Path, places: Mapping[str, str]) -> Section:
-    """Return the last section in the terminal. `places` are those of the artifacts by digest, of which only some files
-    are read here."""
-    items = [("Report:", str(html))]
-    items += [("Published model:", places[source.manifest.digest]) for source in _of_kind(sources, "published_model")]
-    items += [("All metrics over time:", tracking_hint())]
-    if _of_kind(sources, "decision"):
-        names = {source.manifest.facts["registry_name"] for source in _of_kind(sources, "published_model")}
-        items += [("To roll the champion back:", command(f"baton rollback {name}")) for name in names]
-    else:
-        label = "To run a changed copy of the recipe (unchanged stages come from the cache):"
-        items += [(label, command(f"{RUN} --recipe mine.yaml"))]
-    return Section("Where to look next", [List(items)])
 
 
 def _lineage(sources: list[Source]) -> list[Block]:
@@ -131,8 +118,13 @@ def about_execution(execution_id: str) -> list[str]:
     return [
         time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(execution.started)),
         f"execution {execution_id}",
-        f"commit {code.get('commit', 'unknown')[:10]}{changed}",
+        f"{_commit(code)}{changed}",
     ]
+
+
+def _commit(code: Mapping[str, str]) -> str:
+    commit = code.get("commit", "unknown")
+    return "code in no Git checkout" if commit in ("unknown", "none") else f"commit {commit[:10]}"
 
 
 def times(execution_id: str) -> list[Block]:

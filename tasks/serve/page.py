@@ -30,7 +30,8 @@ def endpoint(source: Source) -> list[Block]:
         [_row(level) for level in levels],
         "r" * len(COLUMNS),
     )
-    return [Text(summary), table, _charts(levels), *_errors(levels), details]
+    charts = [_charts(levels)] if len(levels) > 1 else []
+    return [Text(summary), table, *charts, *_errors(levels), details]
 
 
 def _row(level: dict[str, Any]) -> list[Cell]:

@@ -2,7 +2,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton.infra.drawing.charts import bars, curves
-from baton.tasks.pages.blocks import Block, Code, Fold, Grid, List, Mark, Pieces, Sample, Section, Table, Text, Title
+from baton.tasks.pages.blocks import (
+    Answer,
+    Block,
+    Code,
+    Fold,
+    Grid,
+    List,
+    Mark,
+    Notes,
+    Pieces,
+    Sample,
+    Section,
+    Table,
+    Text,
+    Title,
+)
 from baton.tasks.pages.html import fragment, page
 from baton.tasks.pages.markdown import markdown
 from baton.tasks.report.lineage import lineage
@@ -35,12 +50,13 @@ def every_block(text: str) -> list[Block]:
             text,
             [
                 Text(text, "good"),
+                Notes([text, text], "bad"),
                 Code(text, text),
                 Pieces(text, [text, text]),
                 Table(text, [text, text], [[text, Mark(text, "bad")]]),
                 Grid([curves(text, {text: [(0, 1), (1, 2)], text + "2": [(0, 2)]}), bars(text, [(text, 0.5)], str)]),
                 lineage([]),
-                Sample(text, text, [(text, text, Mark(text, "good"))]),
+                Sample(text, text, [Answer(text, text, Mark(text, "good"))], [Answer(text, text, None)]),
                 Fold(text, [Text(text)]),
                 List([(text, text)]),
             ],

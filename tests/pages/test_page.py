@@ -149,6 +149,16 @@ def test_half_a_line_and_numbers_that_are_none_are_left_out_of_curves(tmp_path: 
     assert "loss from 3 to 1" in stage_page(tmp_path)
 
 
+def test_a_metric_that_was_logged_once_is_no_chart(tmp_path: Path) -> None:
+    (tmp_path / "record").mkdir()
+    logged = [{"step": 1, "loss": 3.0, "reward": 0.5, "own": 7.0}, {"step": 2, "loss": 1.0, "validation_loss": 2.0}]
+    (tmp_path / "record" / "metrics.jsonl").write_text(lines(logged))
+    write_manifest(tmp_path, "any", {})
+    page = Reading(stage_page(tmp_path))
+    assert page.tags.count("svg") == 1 and "Metrics that were logged once" in page.text
+    assert "reward0.5\n" in page.text and "own7\n" in page.text
+
+
 def test_a_step_that_was_taken_again_counts_once(tmp_path: Path) -> None:
     (tmp_path / "record").mkdir()
     rows = [{"step": 1, "loss": 9.0}, {"step": 2, "loss": 8.0}, {"step": 1, "loss": 5.0}, {"step": 2, "loss": 4.0}]

@@ -116,7 +116,8 @@ def example_run(root: Path, rates: Mapping[str, tuple[float, ...]] = RATES) -> d
         parents = {"model": made[before], "corpus": made["corpus"]}
         made[label] = model(root, label, parents, {"metrics.jsonl": lines(tuning(label))})
     made["published"] = seal(
-        root / "published", PublishedModel, {"label": "grpo", "registry_name": "baton-laptop", "registry_version": "1"},
+        root / "published", PublishedModel, {"label": "grpo", "registry_name": "baton-laptop", "registry_version": "1",
+                                             "why": "grpo is the run's last model"},
         {"model": made["grpo"]}, files={"README.md": "# baton-laptop\n\nA model card.\n"},
     )  # fmt: skip
     made["endpoint"] = seal(

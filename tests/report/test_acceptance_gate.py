@@ -11,7 +11,7 @@ from baton.tasks.evaluate.results import Results, read_results
 from baton.tasks.evaluate.scores import score_table
 from baton.tasks.pages.blocks import Mark, Table, Text
 from baton.tasks.pages.source import Source
-from baton.tasks.report.acceptance_gate import Line, compare, verdict
+from baton.tasks.report.acceptance_gate import Line, compare, unchanged, verdict
 from tests.promote.made import metric, seal
 
 
@@ -135,9 +135,24 @@ def test_without_the_evaluation_of_the_start_there_is_nothing_to_compare(root: P
 
 
 def test_a_model_that_its_training_left_as_it_was_is_reported(root: Path) -> None:
-    unchanged = Source("grpo", Path(), Manifest("hf_model", "sft", {}, {"label": "grpo"}, parents={"model": "sft"}))
-    (said,) = verdict([unchanged], [evaluation(root, "sft", {"sums.right": metric(0.5)})])
-    assert said == Text("grpo has the same weights as the model it started from: training changed nothing.")
+    same = Source("grpo", Path(), Manifest("hf_model", "sft", {}, {"label": "grpo"}, parents={"model": "sft"}))
+    assert verdict([same], [evaluation(root, "sft", {"sums.right": metric(0.5)})]) == []
+    assert unchanged([*MODELS, same]) == [
+        "grpo has the same weights as the model it started from: training changed nothing."
+    ]
+
+
+def test_what_is_not_judged_is_named_with_the_reason(root: Path) -> None:
+    metrics = {
+        "sums.right": metric(0.4, "share"),
+        "sums.distinct": metric(0.9, error=None),
+        "exam.loss": metric(1.0, higher_is_better=None),
+    }
+    said, _ = verdict(MODELS[:2], [evaluation(root, label, metrics) for label in ("base", "sft")])
+    assert said == Text(
+        "sft against base, the model it started from: 1 within noise, 2 unknown (exam.loss: whether more is "
+        "better is not known; sums.distinct: no standard error)."
+    )
 
 
 def test_a_metric_that_is_no_number_for_any_model_has_no_best(root: Path) -> None:

@@ -10,7 +10,7 @@ from baton.tasks.core.manifest import ArtifactError, read_manifest, verify, writ
 from baton.tasks.pages.blocks import Table
 from baton.tasks.report.report import times
 from tests.pages.reading import Reading
-from tests.report.example import RATES, example_execution, example_run, make_report
+from tests.report.example import RATES, example_execution, example_run, lines, make_report
 
 WORSE = RATES | {"grpo": (0.20, 0.90, 0.23, 2.61)}
 
@@ -36,11 +36,28 @@ def test_the_report_is_one_sealed_page_that_needs_nothing_else(run: dict[str, Pa
     assert "url(" not in (output / "report.html").read_text() and "@import" not in (output / "report.html").read_text()
 
 
-def test_notices_come_before_the_results(tmp_path: Path) -> None:
+def test_one_box_has_all_that_invalidates_the_result_and_the_rest_are_notes(tmp_path: Path) -> None:
     run = example_run(tmp_path / "run")
-    (run["grpo"] / "record" / "notices.jsonl").write_text('{"text": "all rewards of 9 of 10 groups are equal"}\n')
+    (run["sft"] / "record" / "notices.jsonl").write_text('{"text": "columns that are not learned: source"}\n')
+    wrong = [{"text": f"{what} was learned", "invalidates": True} for what in ("nothing", "too little")]
+    (run["grpo"] / "record" / "notices.jsonl").write_text(lines(wrong))
+    output = make_report(tmp_path / "job", run)
+    before, _, after = (output / "report.md").read_text().partition("## Result")
+    assert "- grpo: nothing was learned\n- grpo: too little was learned" in before
+    assert "columns" not in before and "- sft: columns that are not learned: source" in after.partition("## Notes")[2]
+    page = Reading((output / "report.html").read_text())
+    boxes = [value for tag, name, value in page.attributes if tag in ("p", "ul") and name == "class"]
+    assert [value for value in boxes if value and "bad" in value.split()] == ["notes bad"]
+    assert page.text.count("nothing was learned") == 1
+
+
+def test_models_measured_on_other_data_are_in_that_box(tmp_path: Path) -> None:
+    run = example_run(tmp_path / "run")
+    manifest = read_manifest(run["eval_grpo"])
+    facts = json.loads(json.dumps(manifest.facts).replace("64 rows of data.sums 0dd5", "64 rows of data.sums 0dd6"))
+    write_manifest(run["eval_grpo"], manifest.kind, facts, manifest.spec, manifest.parents, title=manifest.title)
     text = (make_report(tmp_path / "job", run) / "report.md").read_text()
-    assert "grpo: all rewards of 9 of 10 groups are equal" in text.split("## Result")[0]
+    assert "cannot be compared, since they were measured on different data: base, sft, dpo; grpo." in text[:400]
 
 
 def test_the_results_say_what_they_were_measured_on(tmp_path: Path) -> None:
@@ -76,7 +93,7 @@ def test_everything_drawn_is_described_and_every_table_has_headers(run: dict[str
 def test_text_and_page_have_the_same_numbers(run: dict[str, Path], tmp_path: Path) -> None:
     output = make_report(tmp_path / "job", run, execution=example_execution())
     text, page = (output / "report.md").read_text(), Reading((output / "report.html").read_text()).text
-    numbers = re.findall(r"[+-]?\d[\d.,]* (?:%|s\b|min\b|points)|\d\.\d{3}", text.split("## Where to look next")[0])
+    numbers = re.findall(r"[+-]?\d[\d.,]* (?:%|s\b|min\b|points)|\d\.\d{3}", text.split("## What was made")[0])
     assert len(numbers) > 40
     assert [number for number in numbers if number not in page] == []
 
@@ -84,22 +101,51 @@ def test_text_and_page_have_the_same_numbers(run: dict[str, Path], tmp_path: Pat
 def test_the_text_fits_a_terminal_and_says_where_to_look(run: dict[str, Path], tmp_path: Path) -> None:
     output = make_report(tmp_path / "job", run, execution=example_execution())
     text = (output / "report.md").read_text()
-    assert len(text.splitlines()) <= 66 and max(map(len, text.split("## Where to look next")[0].splitlines())) <= 120
+    assert len(text.splitlines()) <= 72 and max(map(len, text.split("## What was made")[0].splitlines())) <= 120
     assert str(output / "report.html") in text and str(run["published"]) in text
     assert f"baton ui --store sqlite:///{tmp_path}/home/mlflow.db" in text
     assert "--recipe" in text
 
 
+def test_the_terminal_ends_with_the_published_model_its_path_and_the_command_that_serves_it(
+    run: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    end = (make_report(tmp_path / "job", run) / "report.md").read_text().partition("## What was made")[2]
+    assert "\ngrpo was published as baton-laptop, version 1: grpo is the run's last model.\n" in end
+    link = Path("home/models/baton-laptop")
+    assert f"- Published model: `{link}`" in end and f"-m baton.tasks.serve {link}`" in end
+    assert link.resolve() == run["published"]
+
+
+def test_a_name_that_is_taken_leaves_the_path_by_digest(
+    run: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "home/models/baton-laptop").mkdir(parents=True)
+    text = (make_report(tmp_path / "job", run) / "report.md").read_text()
+    assert f"- Published model: `{run['published']}`" in text and f"-m baton.tasks.serve {run['published']}`" in text
+    assert "the published model has no path by name: " in capsys.readouterr().err
+
+
+def test_a_run_that_publishes_nothing_ends_with_its_last_model(run: dict[str, Path], tmp_path: Path) -> None:
+    parts = {name: run[name] for name in ("corpus", "base", "sft")}
+    end = (make_report(tmp_path / "job", parts) / "report.md").read_text().partition("## What was made")[2]
+    assert "sft is the run's last model. The recipe has no `publish`" in end
+    assert f"- Model: `{run['sft']}`" in end and f"-m baton.tasks.serve {run['sft']}`" in end
+
+
 def test_each_tuned_model_is_compared_with_the_one_it_started_from(run: dict[str, Path], tmp_path: Path) -> None:
     output = make_report(tmp_path / "job", run)
-    said = "grpo against dpo, the model it started from: 2 better, 1 worse, 1 unknown."
+    said = (
+        "grpo against dpo, the model it started from: 2 better, 1 worse, 1 unknown (sums.distinct: no standard error)."
+    )
     assert said in (output / "report.md").read_text() and said in (output / "report.html").read_text()
 
 
 def test_a_model_that_became_worse_is_shown_as_one(tmp_path: Path) -> None:
     output = make_report(tmp_path / "job", example_run(tmp_path / "run", WORSE))
     text = (output / "report.md").read_text()
-    assert "grpo against dpo, the model it started from: 1 better, 2 worse, 1 unknown." in text
+    assert "grpo against dpo, the model it started from: 1 better, 2 worse, 1 unknown (sums.distinct" in text
     assert re.search(r"sums.right .*\| ✗ −29.7 points ± \d", text)
 
 
@@ -126,6 +172,22 @@ def test_the_samples_are_the_same_prompts_side_by_side(run: dict[str, Path], tmp
     page = Reading((make_report(tmp_path / "job", run) / "report.html").read_text())
     assert page.tags.count("article") == 8
     assert page.text.count("It is 21.") == page.text.count("I do not know.") == 8
+
+
+def test_all_completions_of_a_prompt_are_shown_and_equal_ones_once(tmp_path: Path) -> None:
+    run = example_run(tmp_path / "run")
+    page = run["eval_base"]
+    first, second, *_ = map(json.loads, (page / "completions.jsonl").read_text().splitlines())
+    texts = ["four", "five", "four", "<b>", *(f"word {number}" for number in range(40))]
+    (page / "completions.jsonl").write_text(lines([*(first | {"completion": text} for text in texts), second]))
+    manifest = read_manifest(page)
+    write_manifest(page, manifest.kind, manifest.facts, manifest.spec, manifest.parents)
+    output = make_report(tmp_path / "job", {"base": run["base"], "eval_base": page})
+    text = Reading((output / "report.html").read_text()).text
+    assert "2 of 44, right 1, brief 0.470" in text and "<b>" in text
+    assert "28 more\n" in text and "11 more are in completions.jsonl" in text and "word 28" in text
+    assert "four  # base, 2 of 44" in (terminal := (output / "report.md").read_text())
+    assert "# and 41 more in the report's page" in terminal and "word 0" not in terminal
 
 
 def test_the_times_are_those_of_the_execution(run: dict[str, Path], tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_gain_has_a_spread_and_each_seeds_finding(text: str) -> None:
 
 
 def test_the_means_fit_a_terminal(output: Path) -> None:
-    assert max(map(len, (output / "report.md").read_text().split("## Where to look next")[0].splitlines())) <= 140
+    assert max(map(len, (output / "report.md").read_text().split("## What was made")[0].splitlines())) <= 140
 
 
 def test_models_with_the_same_files_are_not_seeds_of_one(tmp_path: Path) -> None:

@@ -224,7 +224,8 @@ def test_groups_without_a_difference_in_reward_are_counted() -> None:
         {"step": 2, "equal_groups": 0.9},
     ]
     spec = GRPOSpec(steps=40, batch_size=64, generations=8, rewards=[RewardSpec.model_validate("match")])
-    few, cut = notices(lines, spec, spec.limits(512))
+    (few, _), (cut, _) = found = list(notices(lines, spec, spec.limits(512)))
+    assert not any(learned_nothing for _, learned_nothing in found)
     assert few.startswith("only 16 of 320 groups of 8 completions had different rewards")
     assert cut.startswith("50% of the completions were cut off at 256 tokens")
     assert not list(notices([{"step": 1, "equal_groups": 0.5, "cut_off": 0.1}], spec, spec.limits(512)))
@@ -242,7 +243,10 @@ def test_completions_without_a_reward_are_counted_and_reported_where_nothing_was
     assert logged == {"logged/equal_groups": 1.0, "logged/without_reward": 0.75}
 
     spec = GRPOSpec(steps=1, batch_size=4, generations=4, rewards=[RewardSpec.model_validate("match")])
-    (notice,) = notices([{"step": 1, "equal_groups": 1.0, "without_reward": 0.75}], spec, spec.limits(512))
+    ((notice, learned_nothing),) = notices(
+        [{"step": 1, "equal_groups": 1.0, "without_reward": 0.75}], spec, spec.limits(512)
+    )
+    assert learned_nothing
     assert "75% of the completions had no reward (None, or a lost environment); return a number" in notice
     assert "solves sometimes" not in notice
 

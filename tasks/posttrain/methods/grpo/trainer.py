@@ -128,8 +128,8 @@ def tune(job: Job, environments: Environments | None, servers: RolloutServers | 
         )
         share_prompts(base_of(trainer.model), trainer.ref_model)
         setup.fit(trainer, METRICS, stateful=scorer, initial=chosen.counts())
-    for text in notices(json_lines(job.metrics), spec, limits):
-        job.notice(text)
+    for text, learned_nothing in notices(json_lines(job.metrics), spec, limits):
+        job.notice(text, invalidates=learned_nothing)
     setup.finish(trainer)
 
 
@@ -187,8 +187,9 @@ def equal_groups(rewards: Sequence[float | None], generations: int) -> float:
     return sum(len(set(group) - {None}) < 2 for group in groups) / len(groups)
 
 
-def notices(lines: Sequence[Mapping[str, float]], spec: GRPOSpec, limits: LengthLimits) -> Iterator[str]:
-    """Yield notices about a run that learned from few of its completions, by its metrics."""
+def notices(lines: Sequence[Mapping[str, float]], spec: GRPOSpec, limits: LengthLimits) -> Iterator[tuple[str, bool]]:
+    """Yield notices about a run that learned from few of its completions, by its metrics, each with true if it learned
+    from none."""
     equal, without, cut_off = (
         fmean([line[name] for line in lines if name in line] or [0.0]) for name in (EQUAL, WITHOUT, "cut_off")
     )
@@ -200,9 +201,11 @@ def notices(lines: Sequence[Mapping[str, float]], spec: GRPOSpec, limits: Length
                 f"{without:.0%} of the completions had no reward (None, or a lost environment); return a number for "
                 "them, or remove the rows that no reward applies to"
             )
+        different = round((1 - equal) * groups)
         yield (
-            f"only {round((1 - equal) * groups)} of {groups} groups of {spec.generations} completions had different "
-            f"rewards, and nothing is learned from the others: {advice}"
+            f"only {different} of {groups} groups of {spec.generations} completions had different "
+            f"rewards, and nothing is learned from the others: {advice}",
+            different == 0,
         )
     if cut_off > MOST_CUT_OFF:
-        yield f"{cut_off:.0%} of the completions were cut off at {limits.new} tokens; raise max_new_tokens"
+        yield f"{cut_off:.0%} of the completions were cut off at {limits.new} tokens; raise max_new_tokens", False
