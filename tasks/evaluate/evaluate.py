@@ -7,6 +7,7 @@ order of `spec.sets()`). Outputs are
                             measured     "bits_per_byte" or an evaluator -> the data of its metrics
                             metrics      name -> value, standard_error, count, unit, higher_is_better
                             ceiling      name -> value: rewards of the rows' own completions
+                            train        name -> as in metrics: rewards on `train_prompts` training rows, if any
                             sets         bits per byte by corpus: "corpus", "more.0", …
                             questions    per evaluator: numbers of prompts used and left out, of lm-eval's requests and
                                          of truncated ones, and of completions whose thoughts are ignored
@@ -16,6 +17,7 @@ order of `spec.sets()`). Outputs are
                             or tools: the conversation's messages), ended, rewards
     lm_eval/<name>.json     lm-eval's own results of an evaluator
     lm_eval.jsonl           one line per document of lm-eval's tasks: evaluator, id, rewards (its metrics)
+    train_completions.jsonl as completions.jsonl, of `train_prompts` training rows, if any
     record/samples.json     the first few completions, for the report
 
 Metrics are `bits_per_byte` (of the first corpus); `<evaluator>.<reward>`, `<evaluator>.pass@<k>` and
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from baton.tasks.evaluate.language_model import Lengths
 
 SAMPLES = 12
+DISTINCT = ".distinct"  # depends on the number of completions, and so is not compared with that of held-out rows
 
 
 def work(job: Job) -> None:
@@ -83,7 +86,14 @@ def evaluate(job: Job, spec: EvaluateSpec, environments: Mapping[str, Environmen
         for name, evaluator in spec.evaluators().items()
         if evaluator.data is not None
     }
-    for name, selected in asked.items():
+    asked_train = {
+        name: questions.choose(
+            name, rows[evaluator.data], evaluator, info, spec.seed, _schemas(environments.get(name)), "train"
+        )
+        for name, evaluator in spec.evaluators().items()
+        if evaluator.data is not None and evaluator.train_prompts
+    }
+    for name, selected in (*asked.items(), *asked_train.items()):
         if selected.refused:
             job.notice(f"{name}: {len(selected.refused)} rows are left out (faulty: drop): {selected.refused[0]}")
     if asked:
@@ -100,7 +110,7 @@ def evaluate(job: Job, spec: EvaluateSpec, environments: Mapping[str, Environmen
         len(window.tokens) + 1 for held_out in sets for window in held_out.windows
     ]  # vLLM always generates a token
     lengths += [one.longest for one in measured.values()]
-    for name, one in asked.items():
+    for name, one in (*asked.items(), *asked_train.items()):
         new = spec.evaluators()[name].max_new_tokens
         lengths += [len(question.tokens) + new for question in one.questions]
     saved = SavedAnswers(job)
@@ -109,6 +119,8 @@ def evaluate(job: Job, spec: EvaluateSpec, environments: Mapping[str, Environmen
     scores = {held_out.name: _scores(held_out, documents) for held_out in sets}
     metrics = {"bits_per_byte": _bits(FIRST, documents)} if sets else {}
     ceiling: dict[str, float] = {}
+    train: dict[str, Metric] = {}
+    train_lines: list[dict[str, Any]] = []
     counts: dict[str, dict[str, Any]] = {}
     lines: list[dict[str, Any]] = []
     results: dict[str, dict[str, Any]] = {}
@@ -123,6 +135,13 @@ def evaluate(job: Job, spec: EvaluateSpec, environments: Mapping[str, Environmen
             lines += scored.lines(name)
             counts[name] = {"asked": len(chosen), "too_long": asked[name].too_long, "ended": scored.ended}
             thoughts = scored.thoughts
+            if name in asked_train:
+                learned = asked_train[name].questions
+                answers, reward_name, _ = _answers(name, evaluator, learned, environments.get(name), info, model)
+                of_train = rewarded(job, name, evaluator, learned, answers, info, saved, reward_name)
+                train |= {f"{name}.{key}": metric for key, metric in of_train.metrics(evaluator).items()}
+                train_lines += of_train.lines(name)
+                counts[name]["train"] = len(learned)
         else:
             harnessed, thoughts = _harnessed(job, name, built[name], info, model)
             metrics |= {f"{name}.{key}": metric for key, metric in harnessed.metrics.items()}
@@ -130,7 +149,10 @@ def evaluate(job: Job, spec: EvaluateSpec, environments: Mapping[str, Environmen
             items += [{"evaluator": name} | item for item in harnessed.items]
             counts[name] = {"requests": measured[name].requests, "truncated": measured[name].truncated}
         counts[name] |= {"thoughts": thoughts.as_json()} if thoughts.as_json() else {}
+    train = {name: metric for name, metric in train.items() if not name.endswith(DISTINCT)}
     _print(metrics, ceiling)
+    for name, metric in train.items():
+        say(f"{name} on training rows: {metric}, n = {metric.count}")
     for text in _left_out(counts, info):
         job.notice(text)
 
@@ -143,6 +165,9 @@ def evaluate(job: Job, spec: EvaluateSpec, environments: Mapping[str, Environmen
     }
     job.empty_output()
     report = facts | {"ceiling": ceiling, "sets": scores, "questions": counts, "spec": redact_spec(spec.identity())}
+    if train:
+        report |= {"train": {name: asdict(metric) for name, metric in train.items()}}
+        _write_lines(job.output / "train_completions.jsonl", train_lines)
     write_json(job.output / "report.json", report)
     _write_lines(job.output / "documents.jsonl", documents)
     _write_lines(job.output / "completions.jsonl", lines)
@@ -151,7 +176,8 @@ def evaluate(job: Job, spec: EvaluateSpec, environments: Mapping[str, Environmen
         (job.output / "lm_eval").mkdir(exist_ok=True)
         write_json(job.output / "lm_eval" / f"{name}.json", result)
     write_json(job.record / "samples.json", lines[:SAMPLES])
-    job.metric(0, **{name: metric.value for name, metric in metrics.items()})
+    values = metrics | {f"train.{name}": metric for name, metric in train.items()}
+    job.metric(0, **{name: metric.value for name, metric in values.items()})
     job.finish(**facts)
     saved.remove()
 
@@ -258,6 +284,8 @@ def _measured(
     for name, evaluator in spec.evaluators().items():
         if name in counts and evaluator.data is not None:
             descriptions[name] = f"{counts[name]['asked']:,} rows of data.{evaluator.data} {digests[evaluator.data]}"
+            if "train" in counts[name]:
+                descriptions[name] += f" and {counts[name]['train']:,} of its training rows"
         else:
             descriptions[name] = f"lm-eval's {', '.join(Path(task).name for task in evaluator.lm_eval)}"
     return descriptions

@@ -19,7 +19,7 @@ def need(spec: EvaluateSpec, on: Conditions) -> Need:
     def work() -> Iterator[Work]:
         yield Work("bits per byte", on.forward(scored, LENGTH))
         for one in sampling:
-            completions = one.prompts * one.samples
+            completions = (one.prompts + one.train_prompts) * one.samples
             at_once = min(completions, AT_A_TIME)
             yield Work("completions", read=on.sampling(completions, one.max_new_tokens, LENGTH / 2, at_once))
         yield on.start(vllm=True)
@@ -32,6 +32,6 @@ def need(spec: EvaluateSpec, on: Conditions) -> Need:
         memory=Memory(0, 0, 0, 0),
         processes=1,
         precision="bf16",
-        sampled=sum(one.prompts * one.samples * one.max_new_tokens for one in sampling),
+        sampled=sum((one.prompts + one.train_prompts) * one.samples * one.max_new_tokens for one in sampling),
         not_counted=f"lm-eval's tasks ({', '.join(harness)})" if harness else "",
     )

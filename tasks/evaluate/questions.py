@@ -1,4 +1,5 @@
-"""Convert held-out rows into questions, each a tokenized prompt with the reference completion, if the row has one.
+"""Convert held-out or training rows into questions, each a tokenized prompt with the reference completion, if the row
+has one.
 
     messages            the messages before the last assistant turn that is to be learned; the turn is the reference,
                         unless the conversation's label is false
@@ -17,14 +18,17 @@ from typing import Any
 
 from baton.tasks.core.job import StageError
 from baton.tasks.core.manifest import text_digest
+from baton.tasks.data.documents import Split
 from baton.tasks.evaluate.model_info import ModelInfo
 from baton.tasks.evaluate.spec import EvaluatorSpec
 from baton.tasks.posttrain.encode import RowRefused
+from baton.tasks.posttrain.rows import in_order
 from baton.tasks.rewards.gold import own_answer
 from baton.tasks.rows.marks import verdict
 from baton.tasks.rows.stored import TRAIN, common_prefix, drops_faulty, encoded, read_rows
 
 Messages = list[dict[str, Any]]
+SPLIT_NAMES: dict[Split, str] = {"held_out": "held-out", "train": "training"}
 Prompt = str | Messages  # TRL's two formats of prompts and completions
 
 
@@ -58,11 +62,17 @@ class Questions:
 
 
 def choose(
-    name: str, rows: Path, spec: EvaluatorSpec, info: ModelInfo, seed: int, tools: Messages | None = None
+    name: str,
+    rows: Path,
+    spec: EvaluatorSpec,
+    info: ModelInfo,
+    seed: int,
+    tools: Messages | None = None,
+    split: Split = "held_out",
 ) -> Questions:
-    """Select up to `spec.prompts` held-out rows, ordered by a hash of content and seed, so that adding or removing rows
-    doesn't reorder the others. `tools` are the schemas of the functions that the model can call, instead of the rows'
-    schemas. Raises StageError if no row can be used."""
+    """Select up to `spec.prompts` held-out rows, or `spec.train_prompts` training rows, ordered by a hash of content
+    and seed, so that adding or removing rows doesn't reorder the others. `tools` are the schemas of the functions that
+    the model can call, instead of the rows' schemas. Raises StageError if no row can be used."""
     room = info.positions - spec.max_new_tokens
     if room <= 0:
         raise StageError(
@@ -71,8 +81,9 @@ def choose(
         )
     chosen: list[Question] = []
     too_long, refused = 0, list[str]()
-    for id, row in _ordered(rows, seed):
-        if len(chosen) == spec.prompts:
+    most = spec.prompts if split == "held_out" else spec.train_prompts
+    for id, row in _ordered(rows, seed, split):
+        if len(chosen) == most:
             break
         prompt, reference = question_of(name, row)
         if tools and isinstance(prompt, str):
@@ -89,12 +100,15 @@ def choose(
         else:
             chosen.append(Question(id, row, prompt, reference, tokens))
     if not chosen:
+        kind = SPLIT_NAMES[split]
         why = "its held-out split is empty; hold out more of it (`held_out:`)"
+        if split == "train":
+            why = "it has none; set train_prompts: 0, or hold out less of the set (`held_out:`)"
         if refused:
-            why = f"the chat template rejects {len(refused)} held-out rows, and {too_long} are too long: {refused[0]}"
+            why = f"the chat template rejects {len(refused)} {kind} rows, and {too_long} are too long: {refused[0]}"
         elif too_long:
-            why = f"all {too_long} held-out rows are too long for the model's {info.positions} positions"
-        raise StageError(f"evaluate.{name}.data: {spec.data}: the set has no usable held-out row: {why}")
+            why = f"all {too_long} {kind} rows are too long for the model's {info.positions} positions"
+        raise StageError(f"evaluate.{name}.data: {spec.data}: the set has no usable {kind} row: {why}")
     return Questions(chosen, too_long, refused)
 
 
@@ -116,6 +130,11 @@ def question_of(name: str, row: dict[str, Any]) -> tuple[Prompt, Prompt | None]:
     )
 
 
-def _ordered(rows: Path, seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def _ordered(rows: Path, seed: int, split: Split) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of a split with their digests. Training rows are in the order in which post-training with the same
+    seed chooses them, so that the first ones are among those that a model was trained on."""
+    if split == "train":
+        yield from ((text_digest(encoded(row)), row) for row in in_order(rows / "train.jsonl", seed))
+        return
     lines = [(text_digest(encoded(row)), row) for row in read_rows(rows, "held_out")]
     yield from sorted(lines, key=lambda line: (text_digest(f"{seed}\0{line[0]}"), line[0]))

@@ -51,6 +51,11 @@ class Results:
         path = self.directory / "report.json"
         return dict(json.loads(path.read_text())) if path.exists() else {}
 
+    @property
+    def train(self) -> dict[str, Metric]:
+        """Rewards on training rows, by the names of the metrics that have the same rewards on held-out rows."""
+        return {name: Metric(**fields) for name, fields in self.report.get("train", {}).items()}
+
     @cached_property
     def documents(self) -> list[dict[str, Any]]:
         return _lines(self.directory / DOCUMENTS)

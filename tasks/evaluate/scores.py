@@ -4,7 +4,9 @@ import math
 from dataclasses import replace
 from functools import partial
 
+from baton.infra.chance import Finding
 from baton.infra.drawing.charts import bars
+from baton.infra.evaluated import Measured, difference
 from baton.infra.text import measure, number, size
 from baton.tasks.core.metric import Metric
 from baton.tasks.core.seeds import Spread, by_model
@@ -13,18 +15,24 @@ from baton.tasks.pages.blocks import Block, Cell, Grid, Mark, Table, Text
 from baton.tasks.rewards.thinking import in_words
 
 REFERENCE = "reference"  # the rewards of the reference completions: the ceiling
+ON_TRAIN = ", training rows"
 MOST_BARS = 12
 
 
 def score_table(results: list[Results]) -> Table:
-    """Return a table with a row per metric, a column per model, and a column for the ceiling, the rewards of the
-    reference completions. With several seeds, cells have mean and standard deviation."""
+    """Return a table with a row per metric, below it one of its value on training rows if it was measured there, a
+    column per model, and a column for the ceiling, the rewards of the reference completions. With several seeds, cells
+    have mean and standard deviation."""
     models, ceiling = by_model(results, lambda result: result.label), _ceiling(results)
     rows: list[list[Cell]] = []
     for name, metric in _metrics(results).items():
         rows.append([name, *_values(name, metric, list(models.values()))])
         if ceiling:
             rows[-1].append(Mark(measure(ceiling[name], metric.unit) if name in ceiling else "–", "quiet"))
+        if any(name in result.train for result in results):
+            of_train = [_spread([run.train[name] for run in runs if name in run.train]) for runs in models.values()]
+            cells = [Mark(spread.shown(metric.unit) if spread else "–", "quiet") for spread in of_train]
+            rows.append([f"{name}{ON_TRAIN}", *cells, *([Mark("–", "quiet")] if ceiling else [])])
     heads = [f"{label}, {len(runs)} seeds" if len(runs) > 1 else label for label, runs in models.items()]
     columns = ["metric", *heads, *([REFERENCE] if ceiling else [])]
     lower = [name for name, metric in _metrics(results).items() if metric.higher_is_better is False]
@@ -41,6 +49,32 @@ def measured_on(results: list[Results]) -> list[Text]:
         who = "Measured" if len(labels) == 1 else f"{', '.join(models)}: measured"
         texts += [Text(f"{who} on {on}.", "quiet")] if on else []
     return [*texts, *_thoughts(results)]
+
+
+def overfits(results: list[Results]) -> list[Text]:
+    """Return a sentence for each model whose rewards are better on training rows than on held-out ones by more than
+    chance explains."""
+    texts = []
+    for result in results:
+        gaps = [
+            f"{name} {measure(metric.value, metric.unit)} and {measure(held_out.value, metric.unit)}"
+            for name, metric in result.train.items()
+            if (held_out := result.metrics.get(name)) and _gap(held_out, metric) == "better"
+        ]
+        if gaps:
+            texts.append(
+                Text(
+                    f"{result.label} is better on training rows than on held-out rows, by more than chance explains "
+                    f"({'; '.join(gaps)}): it is overfitted to them, unless the model from which it started has the "
+                    "same gap. Fewer epochs, more rows or a lower learning rate make the gap smaller."
+                )
+            )
+    return texts
+
+
+def _gap(held_out: Metric, train: Metric) -> Finding:
+    one, other = (Measured(metric.value, metric.standard_error, metric.count) for metric in (held_out, train))
+    return difference(one, other).finding(train.higher_is_better)
 
 
 def different_data(results: list[Results]) -> list[str]:
@@ -140,8 +174,7 @@ def _ceiling(results: list[Results]) -> dict[str, float]:
 
 def _values(name: str, metric: Metric, models: list[list[Results]]) -> list[Cell]:
     """Return a metric's value for each model; the best is marked if the metric's direction is known."""
-    known = [[run.metrics[name].value for run in runs if name in run.metrics] for runs in models]
-    spreads = [Spread.of(values) if values else None for values in known]
+    spreads = [_spread([run.metrics[name] for run in runs if name in run.metrics]) for runs in models]
     means = [replace(metric, value=spread.mean).worth() for spread in spreads if spread]
     ranked = len(set(means)) > 1 and metric.higher_is_better is not None
     cells: list[Cell] = []
@@ -151,3 +184,8 @@ def _values(name: str, metric: Metric, models: list[list[Results]]) -> list[Cell
         best = ranked and worth == max(means) > -math.inf
         cells.append(Mark(text, "best") if best else text)
     return cells
+
+
+def _spread(metrics: list[Metric]) -> Spread | None:
+    """Return mean and deviation of a metric over seeds, if it has a value."""
+    return Spread.of([metric.value for metric in metrics]) if metrics else None

@@ -15,7 +15,7 @@ from baton.tasks.evaluate.task_files import gathered, is_file_name
 from baton.tasks.rewards.spec import MOST, RewardSpec, rewards_problems
 from baton.tasks.vllm.memory import vllm_share
 
-ROWS_FIELDS = ("prompts", "samples", "temperature", "top_p", "max_new_tokens", "pass_at")
+ROWS_FIELDS = ("prompts", "train_prompts", "samples", "temperature", "top_p", "max_new_tokens", "pass_at")
 LM_EVAL_FIELDS = ("chat_template", "few_shot", "limit")
 TURNS = ("turns", "tool_calls", "tool_errors", "environments_lost")  # metrics of conversations
 
@@ -37,6 +37,13 @@ class EvaluatorSpec(ToolUse):
         [], max_length=MOST, description="Each is a metric, whose value is the mean over the completions"
     )
     prompts: int = Field(600, ge=1, le=100_000, description="Maximum number of held-out rows; count")
+    train_prompts: int = identity_if_set(
+        0,
+        "Number of training rows of the same set that are asked and scored as the held-out rows are, to see an "
+        "overfit; 0: none. A promotion and `publish.best` never use them; count",
+        ge=0,
+        le=100_000,
+    )
     samples: int = Field(1, ge=1, le=1000, description="Completions per prompt; count")
     pass_at: list[int] = Field([], description="k of pass@k, each at most `samples`; a reward of 1 passes")
     temperature: float = Field(1.0, ge=0, le=2, description="Sampling temperature; 0: greedy")

@@ -22,6 +22,8 @@ from baton.tasks.rows.stored import Row, drops_faulty
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Example)
+MANY_EPOCHS = 5  # from which the notice about them says how an overfit is seen
+OVERFIT = "to see whether they are learned by heart, set train_prompts of an evaluator on this set"
 KIND_FACT = "row_kind"  # key in the facts of a set's manifest
 
 
@@ -107,7 +109,9 @@ def note_epochs(job: Job, what: str, steps: int, batch_size: int, rows: int) -> 
     if steps * batch_size > rows:
         last = rows % batch_size
         small = f"; an epoch's last step has {last} instead of batch_size {batch_size}" * (0 < 2 * last <= batch_size)
-        job.notice(f"{epochs(steps, batch_size, rows):.1f} epochs over {what}: the set has no more{small}")
+        number = epochs(steps, batch_size, rows)
+        advice = f"; {OVERFIT}" if number >= MANY_EPOCHS else ""
+        job.notice(f"{number:.1f} epochs over {what}: the set has no more{small}{advice}")
 
 
 def in_order(path: Path, seed: int) -> Iterator[Row]:

@@ -14,7 +14,15 @@ from baton.tasks.artifacts import kinds
 from baton.tasks.core.job import Job, main
 from baton.tasks.evaluate.results import in_model_order, read_results
 from baton.tasks.evaluate.samples import EACH, samples
-from baton.tasks.evaluate.scores import different_data, measured_on, score_bars, score_table, seed_table, set_table
+from baton.tasks.evaluate.scores import (
+    different_data,
+    measured_on,
+    overfits,
+    score_bars,
+    score_table,
+    seed_table,
+    set_table,
+)
 from baton.tasks.pages.about import about, heading
 from baton.tasks.pages.blocks import Block, Cell, Mark, Notes, Section, Table, Text, Title
 from baton.tasks.pages.html import page
@@ -64,6 +72,7 @@ def summary(spec: ReportSpec, sources: list[Source], shown: int = SAMPLES, each:
         result += [
             *verdict(models, results),
             score_table(results),
+            *overfits(results),
             *measured_on(results),
             *seed_table(results),
             *set_table(results),

@@ -239,6 +239,30 @@ def test_a_metric_is_the_mean_of_the_rewards_of_the_completions(world: World) ->
 
 
 @pytest.mark.long
+def test_training_rows_are_scored_beside_the_held_out_ones_and_change_none_of_their_results(world: World) -> None:
+    rows(world.root / "both", *[{"prompt": f"def of_{at}(", "answer": "x"} for at in range(6)])
+    learned = [{"prompt": f"def learned_{at}(", "answer": "x"} for at in range(9)]
+    (world.root / "both" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in learned))
+    write_manifest(world.root / "both", "rows", {})
+    some = SPEC["words"] | {"data": "both", "samples": 2, "pass_at": [1]}
+    without, output = (
+        world.evaluate(f"train-{number}", {"seed": 7, "words": some | {"train_prompts": number}}) for number in (0, 5)
+    )
+    assert report(output)["metrics"] == report(without)["metrics"]
+    assert lines(output, "completions") == lines(without, "completions")
+    assert "train" not in report(without) and not (without / "train_completions.jsonl").exists()
+    assert list(report(output)["train"]) == ["words.lucky", "words.length", "words.pass@1"]
+    assert report(output)["train"]["words.length"]["count"] == report(output)["questions"]["words"]["train"] == 5
+    asked = {line["prompt"] for line in lines(output, "train_completions")}
+    assert len(asked) == 5 and asked <= {row["prompt"] for row in learned}
+    facts = read_manifest(output).facts
+    assert (
+        "6 rows of data.both" in facts["measured"]["words"] and "5 of its training rows" in facts["measured"]["words"]
+    )
+    assert "train" not in facts  # so that no choice between models is made by them
+
+
+@pytest.mark.long
 def test_a_reward_that_applies_to_no_completion_has_no_metric_which_is_reported(world: World) -> None:
     rows(world.root / "unanswered", *[{"prompt": f"def area_{at}(", "answer": None} for at in range(3)])
     some = SPEC["words"] | {"data": "unanswered", "samples": 2, "pass_at": [1]}

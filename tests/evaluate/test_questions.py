@@ -1,6 +1,7 @@
 """The prompts and references of each kind of row, and the selection of rows."""
 
 import json
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from baton.tasks.evaluate.questions import Question, Questions, choose, question
 from baton.tasks.evaluate.spec import EvaluatorSpec
 from baton.tasks.models.tokenizers import load, plain
 from baton.tasks.posttrain.encode import RowEncoder
+from baton.tasks.posttrain.rows import in_order
 from tests.posttrain.tiny import tiny_model
 from tests.tokenizer_folders import BEGIN, END, PAD, byte_level, folder
 
@@ -76,6 +78,24 @@ def rows(folder: Path, *prompts: str) -> Path:
 def asked(folder: Path, **spec: Any) -> Questions:
     expected = EvaluatorSpec.model_validate({"data": "sums", "rewards": ["match"], "max_new_tokens": 4, **spec})
     return choose("sums", folder, expected, info(folder, 10), seed=1)
+
+
+def test_training_rows_are_asked_in_the_order_in_which_post_training_takes_them(tmp_path: Path) -> None:
+    rows(tmp_path / "rows", "held out")
+    lines = "".join(json.dumps({"prompt": f"row {number}"}) + "\n" for number in range(50))
+    (tmp_path / "rows" / "train.jsonl").write_text(lines)
+    spec = EvaluatorSpec.model_validate({"data": "sums", "rewards": ["match"], "max_new_tokens": 4, "train_prompts": 7})
+    found = choose("sums", tmp_path / "rows", spec, info(tmp_path / "rows", 10), seed=1, split="train")
+    trained_on = islice(in_order(tmp_path / "rows" / "train.jsonl", seed=1), 7)
+    assert prompts(found) == [row["prompt"] for row in trained_on]
+
+
+def test_a_set_without_training_rows_is_an_error_with_a_way_out(tmp_path: Path) -> None:
+    rows(tmp_path / "rows", "held out")
+    (tmp_path / "rows" / "train.jsonl").touch()
+    spec = EvaluatorSpec.model_validate({"data": "sums", "rewards": ["match"], "train_prompts": 7, "max_new_tokens": 4})
+    with pytest.raises(StageError, match="no usable training row: it has none; set train_prompts: 0"):
+        choose("sums", tmp_path / "rows", spec, info(tmp_path / "rows", 10), seed=1, split="train")
 
 
 def prompts(found: Questions) -> list[Any]:

@@ -25,6 +25,14 @@ def test_an_evaluator_without_think_end_is_identified_as_before_there_was_one() 
     assert nothing.path == "think_end"
 
 
+def test_an_evaluator_without_training_rows_is_identified_as_before_there_were_some() -> None:
+    sums = EvaluatorSpec.model_validate(SUMS)
+    assert "train_prompts" not in sums.identity()
+    assert sums.model_copy(update={"train_prompts": 64}).identity()["train_prompts"] == 64
+    (refused,) = EvaluatorSpec(lm_eval=["arc_easy"], train_prompts=64).problems()
+    assert refused.path == "train_prompts"
+
+
 def test_bits_per_byte_alone_are_an_evaluation_and_nothing_is_none() -> None:
     spec = EvaluateSpec.model_validate({"bits_per_byte": {}})
     assert spec.bits_per_byte is not None and spec.evaluators() == {} and not spec.problems()

@@ -1,6 +1,5 @@
 """Models by name: a link in the home for each published model."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,6 +32,10 @@ def show(model: Path) -> None:
     click.echo(model)
 
 
+def listed(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 def asked(model: str) -> str:
     return CliRunner().invoke(show, [model]).output.strip()
 
@@ -41,7 +44,7 @@ def test_a_name_leads_to_the_model_that_got_it_last(outputs: Path, home: Path) -
     name_model("chat", outputs / "one")
     assert name_model("chat", outputs / "two") == home / "models" / "chat"
     assert asked("chat") == asked(str(home / "models" / "chat")) == str(outputs / "two")
-    assert os.listdir(home / "models") == model_names() == ["chat"]
+    assert listed(home / "models") == model_names() == ["chat"]
 
 
 def test_a_home_can_be_moved(outputs: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +68,7 @@ def test_a_folder_of_that_name_stays_as_it_is(outputs: Path, home: Path) -> None
     (home / "models" / "chat" / "kept").touch()
     with pytest.raises(NotNamed, match="is no link, and stays as it is"):
         name_model("chat", outputs / "one")
-    assert os.listdir(home / "models") == ["chat"] and os.listdir(home / "models" / "chat") == ["kept"]
+    assert listed(home / "models") == ["chat"] and listed(home / "models" / "chat") == ["kept"]
 
 
 @pytest.mark.parametrize("name", ["", "..", "../chat", "a/b", ".hidden", "a\nb", "\x1b[2J", "é", "a" * 101, "0a" * 32])
@@ -89,7 +92,7 @@ def test_processes_that_name_at_once_leave_one_complete_link(outputs: Path, home
     commands = [[sys.executable, "-c", code.format(str(outputs / name))] for name in ("one", "two")]
     running = [subprocess.Popen(command, cwd=ROOT) for command in commands]
     assert [process.wait() for process in running] == [0, 0]
-    assert os.listdir(home / "models") == ["chat"]
+    assert listed(home / "models") == ["chat"]
     assert (home / "models" / "chat").resolve().name in ("one", "two")
 
 

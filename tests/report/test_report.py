@@ -174,6 +174,27 @@ def test_the_samples_are_the_same_prompts_side_by_side(run: dict[str, Path], tmp
     assert page.text.count("It is 21.") == page.text.count("I do not know.") == 8
 
 
+def test_scores_on_training_rows_are_beside_the_held_out_ones_and_show_an_overfit(tmp_path: Path) -> None:
+    run = example_run(tmp_path / "run")
+    for label, right in (("base", 0.32), ("sft", 1.0)):
+        path = run[f"eval_{label}"] / "report.json"
+        report = json.loads(path.read_text())
+        learned = report["metrics"]["sums.right"] | {"value": right}
+        path.write_text(json.dumps(report | {"train": {"sums.right": learned}}))
+        manifest = read_manifest(path.parent)
+        write_manifest(path.parent, manifest.kind, manifest.facts, manifest.spec, manifest.parents)
+    output = make_report(tmp_path / "job", run)
+    text = (output / "report.md").read_text()
+    assert re.search(
+        r"sums.right +\| 31.2 % \| +42.8 % .*\n\| sums.right, training rows \| 32.0 % \| 100.0 % \| +– ", text
+    )
+    assert (
+        "sft is better on training rows than on held-out rows, by more than chance explains (sums.right 100.0 %" in text
+    )
+    assert "base is better on training rows" not in text
+    assert "sums.right, training rows" in Reading((output / "report.html").read_text()).text
+
+
 def test_all_completions_of_a_prompt_are_shown_and_equal_ones_once(tmp_path: Path) -> None:
     run = example_run(tmp_path / "run")
     page = run["eval_base"]

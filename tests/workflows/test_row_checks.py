@@ -278,6 +278,8 @@ def test_an_evaluator_needs_rows_that_ask_and_are_held_out(problems: Callable[..
     assert nothing.path == "evaluate.mine.data" and "no prompt" in nothing.allowed
     (none,) = problems([talk()], evaluate=evaluate, held_out=0.0)
     assert none.path == "evaluate.mine.data" and "held_out is 0" in none.allowed
+    learned = {"mine": evaluate["mine"] | {"train_prompts": 8}}
+    assert "evaluate.mine.train_prompts" in [each.path for each in problems([talk()], evaluate=learned, held_out=1.0)]
 
 
 def test_too_few_held_out_rows_are_reported(

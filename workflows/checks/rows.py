@@ -49,6 +49,11 @@ def problems_of_rows(context: RunContext) -> list[Problem]:
         for name, spec in asked.items()
         if spec.data and not sets[spec.data].held_out and not sets[spec.data].documents
     ]
+    problems += [
+        Problem(f"evaluate.{name}.train_prompts", spec.train_prompts, f"0: all rows of data.{spec.data} are held out")
+        for name, spec in asked.items()
+        if spec.data and spec.train_prompts and sets[spec.data].held_out == 1 and not sets[spec.data].documents
+    ]
     problems += [problem for step in steps for problem in _kind(step, first[step.spec.data], sets[step.spec.data])]
     looked_at = {name: spec for name, spec in asked.items() if spec.data in first}
     problems += [
