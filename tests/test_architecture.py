@@ -43,6 +43,7 @@ SHARED = {
     "tasks.evaluate.scores": "an evaluation's report on a page",
     "tasks.posttrain.chat": "evaluation and training render a conversation in the same way",
     "tasks.posttrain.encode": "evaluation and training tokenize a row in the same way",
+    "tasks.posttrain.rows": "evaluation asks the training rows that post-training uses first",
     "tasks.posttrain.spec": "limits of a conversation's length",
     "tasks.posttrain.tool_calls": "evaluation and training read tool calls in the same way",
     "tasks.posttrain.turns": "evaluation and training hold conversations in the same way",

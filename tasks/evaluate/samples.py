@@ -45,7 +45,7 @@ def _answers(label: str, completions: Iterable[Mapping[str, Any]]) -> list[Answe
 
 
 def _of(number: int, total: int) -> str:
-    return f"{number} of {total}" if total > 1 else ""
+    return f"{number} of {total} samples" if total > 1 else ""
 
 
 def _remark(row: Mapping[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -20,7 +19,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def outputs(home: Path) -> Iterator[Path]:
+def outputs(home: Path) -> Path:
     for name in ("one", "two"):
         (home / "jobs" / name).mkdir(parents=True)
     return home / "jobs"

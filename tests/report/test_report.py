@@ -205,9 +205,9 @@ def test_all_completions_of_a_prompt_are_shown_and_equal_ones_once(tmp_path: Pat
     write_manifest(page, manifest.kind, manifest.facts, manifest.spec, manifest.parents)
     output = make_report(tmp_path / "job", {"base": run["base"], "eval_base": page})
     text = Reading((output / "report.html").read_text()).text
-    assert "2 of 44, right 1, brief 0.470" in text and "<b>" in text
+    assert "2 of 44 samples, right 1, brief 0.470" in text and "<b>" in text
     assert "28 more\n" in text and "11 more are in completions.jsonl" in text and "word 28" in text
-    assert "four  # base, 2 of 44" in (terminal := (output / "report.md").read_text())
+    assert "four  # base, 2 of 44 samples" in (terminal := (output / "report.md").read_text())
     assert "# and 41 more in the report's page" in terminal and "word 0" not in terminal
 
 
