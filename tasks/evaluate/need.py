@@ -11,7 +11,8 @@ AT_A_TIME = 256  # concurrent sequences, max_num_seqs of open_engine
 
 
 def need(spec: EvaluateSpec, on: Conditions) -> Need:
-    """Return the work on one GPU, with every completion at its maximum length. Prompts are not counted."""
+    """Return the work on one device, with completions of the maximum length on a GPU, and of the usual length on a CPU.
+    Prompts are not counted."""
     scored = on.corpora * spec.bits_per_byte.held_out_bytes / BYTES_PER_TOKEN if spec.bits_per_byte else 0.0
     sampling = [one for one in spec.evaluators().values() if one.data is not None]
     harness = [name for name, one in spec.evaluators().items() if one.lm_eval]
@@ -21,7 +22,8 @@ def need(spec: EvaluateSpec, on: Conditions) -> Need:
         for one in sampling:
             completions = (one.prompts + one.train_prompts) * one.samples
             at_once = min(completions, AT_A_TIME)
-            yield Work("completions", read=on.sampling(completions, one.max_new_tokens, LENGTH / 2, at_once))
+            read = on.sampling(completions, one.max_new_tokens, LENGTH / 2, at_once)
+            yield Work("completions", read=on.filled * read)
         yield on.start(vllm=True)
 
     return on.need(

@@ -7,8 +7,10 @@ window; document masks, which depend on the data, are not subtracted. For a mixt
 
 import itertools
 import json
+import math
 import platform
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +21,7 @@ from baton.tasks.models.model_spec import ModelSpec
 if TYPE_CHECKING:
     import torch
 
-LEAST = 3  # minimum number of products with which a CPU is measured
+LEAST = 3  # minimum number of calls with which a CPU is measured
 
 
 def flops_per_token(model: ModelSpec, vocab_size: int, sequence_length: int) -> float:
@@ -90,31 +92,33 @@ def cpu_peak(precision: str) -> float:
     return _measured_gemm(torch.float32 if precision == "fp32" else torch.bfloat16)
 
 
-def _measured_gemm(dtype: "torch.dtype", size: int = 2048, seconds: float = 0.2) -> float:
-    """Return the best of several products, since other work on the machine only makes them slower."""
+def _measured_gemm(dtype: "torch.dtype", size: int = 2048) -> float:
     import torch
 
     random = torch.Generator()  # not torch's default RNG state, which checkpoints save
     left, right = (torch.randn(size, size, dtype=dtype, generator=random) for _ in range(2))
-    best, end = 0.0, time.perf_counter() + seconds
-    for number in itertools.count():
-        start = time.perf_counter()
-        if number >= LEAST and start > end:
-            return best
-        torch.mm(left, right)
-        best = max(best, 2 * size**3 / (time.perf_counter() - start))
-    raise AssertionError("counting has no end")
+    return 2 * size**3 / _fastest(lambda: torch.mm(left, right))
 
 
-def measured_bandwidth(megabytes: int = 256, repeats: int = 5) -> float:
+def measured_bandwidth(megabytes: int = 256) -> float:
     """Measure the memory bandwidth of this machine: TB/s that its processes together read and write while they copy."""
     import torch
 
     source = torch.zeros(megabytes << 20, dtype=torch.uint8)
     target = torch.empty_like(source)
-    best = 0.0
-    for _ in range(repeats):
-        start = time.perf_counter()
-        target.copy_(source)
-        best = max(best, 2 * source.numel() / (time.perf_counter() - start))
-    return best / 1e12
+    return 2 * source.numel() / _fastest(lambda: target.copy_(source)) / 1e12
+
+
+def _fastest(operation: Callable[[], object], seconds: float = 0.2) -> float:
+    """Return the seconds of the fastest of several calls of an operation that uses all of torch's threads. While other
+    programs have the cores, only the CPU time of the threads counts."""
+    import torch
+
+    threads, best, end = torch.get_num_threads(), math.inf, time.perf_counter() + seconds
+    for number in itertools.count():
+        start, used = time.perf_counter(), time.process_time()
+        if number >= LEAST and start > end:
+            return best
+        operation()
+        best = min(best, time.perf_counter() - start, (time.process_time() - used) / threads)
+    raise AssertionError("counting has no end")

@@ -24,6 +24,12 @@ BYTES_PER_TOKEN = 4.0  # for English with a vocabulary of 32,000 to 128,000
 # Assumed shares of the accelerator's peak. Dense models: Llama 3 405B reached 38-43 % (Llama team 2024, table 4).
 # Mixtures: OLMoE's 23,600 tokens/s on an H100 (Muennighoff et al. 2024) are 19 %; others reach 15 to 25 %
 MFU, MIXTURE_MFU = 0.4, 0.2
+# Of the product of two large matrices, measured: laptop.yaml's 5.8 M parameters reached 49 % on 2 cores with AVX-512's
+# instructions for bf16, and 66 % on 2 cores without them
+CPU_MFU = 0.55
+# Mean share of the maximum length that rows have, for hours on a CPU. laptop.yaml's stages: 35 to 43 %. Hours on a GPU,
+# against which limits of cost are checked, are those of rows of the maximum length
+FILLED = 0.4
 DECODING = 0.5  # share of the memory's bandwidth while vLLM decodes
 # Until a stage's first step: two ranks start in 20 to 45 s on a CPU, importing vLLM takes 13 to 50 s, and on a GPU it
 # compiles and captures CUDA graphs for about a minute. Weights are read at an NVMe disk's 1 GB/s
@@ -62,6 +68,7 @@ class Need:
     work: tuple[Work, ...]
     sampled: int = 0  # tokens
     not_counted: str = ""  # work that the hours do not include
+    gpu: bool = True
 
     @property
     def mixture(self) -> bool:
@@ -69,7 +76,7 @@ class Need:
 
     def mfu(self, given: float | None) -> float:
         """Return the share of the peak: the given one, or the assumption for this kind of model."""
-        return given or (MIXTURE_MFU if self.mixture else MFU)
+        return given or (MFU if self.gpu else CPU_MFU) * (MIXTURE_MFU / MFU if self.mixture else 1)
 
     def parts(self, accelerator: Accelerator | None, mfu: float | None) -> dict[str, float]:
         """Return the hours of each part; empty if the accelerator's peak is not known."""
@@ -104,10 +111,15 @@ class Conditions:
     def parameters(self) -> int:
         return self.model.parameters(self.vocabulary)
 
+    @property
+    def filled(self) -> float:
+        """The share of their maximum length that rows are assumed to have."""
+        return 1.0 if self.gpu else FILLED
+
     def need(self, spec: StageSpec, work: Iterator[Work], **facts: object) -> Need:
         weights, active = self.parameters, self.model.active_parameters(self.vocabulary)
         placed = [Work("start", seconds=PLACED_S)] if spec.placement else []
-        return Need(weights, active, work=_merged([*work, *placed]), **facts)  # type: ignore[arg-type]
+        return Need(weights, active, work=_merged([*work, *placed]), gpu=self.gpu, **facts)  # type: ignore[arg-type]
 
     def forward(self, tokens: float, length: int) -> float:
         """Return the FLOPs of forward passes over sequences of that length."""

@@ -15,23 +15,26 @@ SYNC_HERE, SYNC_NETWORK = 25e9, 12.5e9  # bytes/s
 
 
 def need(spec: PostTrainSpec, on: Conditions) -> Need | None:
-    """Return the work of a TRL stage, with every sequence at its maximum length, or None if the layout cannot run. A
-    backward pass counts as two forward passes, and with an adapter as one, since frozen weights have no gradient.
-    Completions that are sampled once before the first step are not counted."""
+    """Return the work of a TRL stage, or None if the layout cannot run. Tokens and FLOPs are those of sequences of the
+    maximum length, and so is the work on a GPU; the work on a CPU is that of sequences of the usual length. A backward
+    pass counts as two forward passes, and with an adapter as one, since frozen weights have no gradient. Completions
+    that are sampled once before the first step are not counted."""
     if spec.layout.problems_with(spec.batch_size):
         return None
     memory = estimate(spec, on.model, on.vocabulary, on.positions, on.kernels, on.capacity)
     limits, layout, cost = spec.limits(on.positions), spec.layout, spec.step_cost()
     tokens = spec.steps * spec.batch_size * limits.total * cost.sequences
-    one = on.forward(tokens, limits.total)
-    training = one * (2 if spec.adapter else 3)
+    passes = 2 if spec.adapter else 3
+    longest = on.forward(tokens, limits.total)
+    one = longest * on.filled
+    training = one * passes
     samples = spec.samples_every_step()
 
     def work() -> Iterator[Work]:
         yield Work("training", training)
         yield Work("log-probabilities before the step", cost.forward_passes * one)
         recompute = "full" if layout.recomputes(on.gpu) else "none"
-        yield Work("recomputation", on.recomputation(tokens, limits.total, recompute))
+        yield Work("recomputation", on.filled * on.recomputation(tokens, limits.total, recompute))
         if spec.adapter and spec.adapter.quantize:
             yield Work("unpacking 4 bits", UNPACKING * (training + cost.forward_passes * one))
         if samples:
@@ -39,7 +42,7 @@ def need(spec: PostTrainSpec, on: Conditions) -> Need | None:
             servers = spec.servers()
             engines, parts = (servers.count, servers.tensor_parallel) if servers else (layout.world, 1)
             together = max(1, spec.batch_size // engines)
-            read = on.sampling(together, limits.new, limits.prompt + limits.new / 2, together, parts)
+            read = on.filled * on.sampling(together, limits.new, limits.prompt + limits.new / 2, together, parts)
             yield Work("rollouts", read=spec.steps * read)
             per_s = SYNC_NETWORK if servers and servers.nodes else SYNC_HERE
             yield Work("weight sync", seconds=spec.steps * BF16 * on.parameters / per_s)
@@ -49,7 +52,7 @@ def need(spec: PostTrainSpec, on: Conditions) -> Need | None:
         spec,
         work(),
         tokens=tokens,
-        flops=training + cost.forward_passes * one,
+        flops=(passes + cost.forward_passes) * longest,
         memory=memory,
         processes=layout.world,
         precision=spec.precision,

@@ -9,7 +9,6 @@ import re
 import shutil
 import sysconfig
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,7 +19,7 @@ from baton.infra.tracking.store import ADDRESSES, HOME_OF_STORE, can_hold_store,
 from baton.tasks.convert.load_hf_spec import ask_hub
 from baton.tasks.core.spec import Problem, StageSpec
 from baton.tasks.data.source_spec import HuggingFaceSource, is_path
-from baton.tasks.hardware.accelerators import BY_NAME, Accelerator, accelerator
+from baton.tasks.hardware.accelerators import BY_NAME, accelerator
 from baton.workflows.checks.run_context import RunContext, runs_on_a_cluster
 from baton.workflows.checks.table import CHECKS, checked
 from baton.workflows.checks.warnings import warnings_of
@@ -149,18 +148,6 @@ def cuda_of_driver() -> int | None:
         return None
     version = ctypes.c_int()
     return version.value if library.cuDriverGetVersion(ctypes.byref(version)) == 0 else None
-
-
-@cache
-def this_cpu(precision: str, processes: int) -> Accelerator | None:
-    """The part of this machine's CPU that each of this many processes has, measured in half a second; None if torch is
-    not installed."""
-    if importlib.util.find_spec("torch") is None:
-        return None
-    from baton.tasks.hardware.flops import cpu_peak, measured_bandwidth
-
-    peaks = {precision: cpu_peak(precision) / 1e12 / processes}
-    return Accelerator("CPU", "", 0, peaks, measured_bandwidth() / processes)
 
 
 def store_problems(environment: Mapping[str, str]) -> Iterator[Problem]:

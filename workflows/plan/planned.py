@@ -9,10 +9,11 @@ from baton.tasks.hardware.accelerators import BY_NAME, Accelerator
 from baton.tasks.hardware.memory import GPU, Place, place_of
 from baton.tasks.hardware.need import Need
 from baton.tasks.pretrain.spec import PretrainSpec
-from baton.workflows.checks.machine import this_cpu
 from baton.workflows.checks.run_context import RunContext, devices_of, need
 from baton.workflows.dag.calls import calls
 from baton.workflows.plan.costs import Quotes, quotes
+from baton.workflows.plan.cpu import this_cpu
+from baton.workflows.plan.earlier_runs import EarlierRun, nearest
 from baton.workflows.plan.epochs import Epochs, of_night, of_pretraining, of_tuning
 from baton.workflows.plan.sources import PlannedSource, planned_sources
 from baton.workflows.recipe import Recipe
@@ -41,6 +42,7 @@ class Planned:
     quotes: Quotes | None = None  # None without a placement: it runs here
     sources: tuple[PlannedSource, ...] = ()  # of a pretraining, if the corpus has names for them
     epochs: tuple[Epochs, ...] = ()  # for a pretraining, one for each data set
+    earlier: EarlierRun | None = None  # by which its hours on this machine's CPU are corrected
     part: str = ""  # of a night: the heading of its part
 
     @property
@@ -72,6 +74,9 @@ def plan(recipe: Recipe, context: RunContext, mfu: float | None, part: "Part | N
             continue
         needed = need(context, step.spec, place.kernels, place.capacity) or base
         parts = needed.parts(_accelerator(place, needed), mfu)
+        earlier = nearest(step.stage, 3600 * sum(parts.values())) if parts and not needed.gpu and mfu is None else None
+        if earlier:
+            parts = {name: earlier.factor * hours for name, hours in parts.items()}
         yield replace(
             common,
             need=needed,
@@ -80,6 +85,7 @@ def plan(recipe: Recipe, context: RunContext, mfu: float | None, part: "Part | N
             mfu=needed.mfu(mfu),
             parts=parts,
             hours=sum(parts.values()) if parts else None,
+            earlier=earlier,
         )
 
 

@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 
 from baton.infra.text import brief, count, gigabytes
+from baton.tasks.evaluate.spec import EvaluateSpec
 from baton.tasks.hardware.accelerators import BY_NAME
-from baton.tasks.hardware.need import DECODING, Need
+from baton.tasks.hardware.need import DECODING, FILLED, Need
+from baton.tasks.posttrain.spec import PostTrainSpec
 from baton.workflows.plan.costs import Quotes
 from baton.workflows.plan.planned import Planned
 
@@ -81,14 +83,18 @@ def _time(step: Planned, needed: Need) -> Iterator[tuple[str, str]]:
         if step.device:
             yield "time", f"not known: the peak of {step.device} is not in the table"
         return
-    least = "at least " if needed.not_counted or (needed.sampled and step.device not in BY_NAME) else ""
+    least = "at least " if needed.not_counted and not step.earlier else "" if needed.gpu else "about "
     on = f"{step.gpus} {step.device}" if step.device in BY_NAME else "this machine's CPU"
-    yield "time", f"{least}{brief(3600 * step.hours)} on {on}, at {step.mfu:.0%} of peak (--mfu)"
+    speed = step.earlier.text() if step.earlier else f"at {step.mfu:.0%} of peak (--mfu)"
+    yield "time", f"{least}{brief(3600 * step.hours)} on {on}, {speed}"
     parts = sorted(step.parts.items(), key=lambda part: -part[1])
     yield "", ", ".join(f"{name} {brief(3600 * taken)}" for name, taken in parts if 3600 * taken >= 1)
     if needed.sampled:
-        yield "", f"sampling {count(needed.sampled)} tokens at most, at {DECODING:.0%} of the memory's bandwidth"
-    if needed.not_counted:
+        speed = "" if step.earlier else f", at {DECODING:.0%} of the memory's bandwidth"
+        yield "", f"sampling {count(needed.sampled)} tokens at most{speed}"
+    if not (needed.gpu or step.earlier) and isinstance(step.spec, PostTrainSpec | EvaluateSpec):
+        yield "", f"with rows of {FILLED:.0%} of the maximum length"
+    if needed.not_counted and not step.earlier:
         yield "", f"without {needed.not_counted}"
 
 
