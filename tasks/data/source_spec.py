@@ -109,8 +109,9 @@ class StdlibSource(_Source):
         return Path(sysconfig.get_path("stdlib"))
 
     def files(self) -> list[File]:
-        paths = sorted(path for path in _walk(self.root(), _is_library) if path.suffix == ".py")
-        return [File.local(path, self.root()) for path in paths]
+        root = self.root()
+        paths = sorted(path for path in _walk(root, _is_library) if path.suffix == ".py")
+        return [File.local(path, root) for path in paths]
 
     def missing(self) -> list[Problem]:
         if (self.root() / "ast.py").is_file():

@@ -157,7 +157,7 @@ def test_on_a_cpu_the_peak_is_measured() -> None:
     context = RunContext(context_of(recipe).specs, Machine((), 2**34))
     (pretrain,) = [step for step in plan(recipe, context, None) if step.stage == "pretrain"]
     assert pretrain.hours and pretrain.parts["training"] < 1
-    assert any("on this machine's CPU, at 40% of peak" in line for line in text("tiny", [pretrain]))
+    assert any("on this machine's CPU, at 55% of peak" in line for line in text("tiny", [pretrain]))
 
 
 @pytest.mark.parametrize("device", ["H900", "H100:0", "H100:-1", "H100:x", "H100:" + "9" * 5000, "H100:²"])

@@ -4,6 +4,7 @@ columns that it names in the set's first rows."""
 from collections.abc import Iterator, Sequence
 from functools import cache
 
+from baton.tasks.core.inputs import side_by_side
 from baton.tasks.core.job import StageError
 from baton.tasks.core.spec import Problem
 from baton.tasks.rewards.scorer import Scorer, missing_columns
@@ -19,30 +20,39 @@ def problems_of_rewards(context: RunContext) -> Iterator[Problem]:
     if runs_on_a_cluster():
         return
     sets = context.specs.get("data", {})
-    for path, data, rewards, given in reward_lists(context.tunings(), context.specs.get("evaluate")):
-        if rewards_problems(rewards):
-            continue  # reported by the stage's spec
+    lists = reward_lists(context.tunings(), context.specs.get("evaluate"))
+    # the spec of a stage reports the problems of its list
+    lists = [one for one in lists if not rewards_problems(one[2])]
+    found = side_by_side(_imported, {key for *_, rewards, _ in lists for key in map(_key, rewards) if key})
+    for path, data, rewards, given in lists:
         rows = sets.get(data)
         first = valid_first(rows)
         for name, allowed in (reserved_columns(first.rows) if first and rewards else {}).items():
             yield Problem(path, f"column {name} of {data}", allowed)
         for number, reward in enumerate(rewards):
-            try:
-                tried = reward.builtin is None or reward.builtin.runs_code
-                named = _imported(reward.pinned().model_dump_json(exclude={"weight"})) if tried else {}
-            except StageError as error:
-                yield Problem(f"{path}.{number}", reward.label, f"a function that can be used as a reward; {error}")
+            named = found.get(_key(reward), {})
+            if isinstance(named, str):
+                yield Problem(f"{path}.{number}", reward.label, f"a function that can be used as a reward; {named}")
                 continue
             for problem in missing_columns(reward, named, _columns(first.rows) | given) if first and first.rows else ():
                 present = f"; those of {data} have {', '.join(problem.value)}"
                 yield Problem(f"{path}.{number}", reward.label, problem.allowed + present)
 
 
+def _key(reward: RewardSpec) -> str:
+    """The reward as `_imported` gets it; empty if it runs no code of users."""
+    runs_code = reward.builtin is None or reward.builtin.runs_code
+    return reward.pinned().model_dump_json(exclude={"weight"}) if runs_code else ""
+
+
 @cache
-def _imported(reward: str) -> dict[str, bool]:
-    """The columns that a function names, and whether it requires them. Raises StageError."""
-    with Scorer([spec := RewardSpec.model_validate_json(reward)]) as scorer:
-        return scorer.columns[spec.label]
+def _imported(reward: str) -> dict[str, bool] | str:
+    """The columns that a function names, and whether it requires them, or why it cannot be used."""
+    try:
+        with Scorer([spec := RewardSpec.model_validate_json(reward)]) as scorer:
+            return scorer.columns[spec.label]
+    except StageError as error:
+        return str(error)
 
 
 def _columns(rows: Sequence[Row]) -> set[str]:

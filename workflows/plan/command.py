@@ -38,7 +38,6 @@ from baton.workflows.checks.warnings import warnings_of
 from baton.workflows.continuous_training.recipe import ContinuousRecipe, recipe_of
 from baton.workflows.plan.costs import over_budget
 from baton.workflows.plan.planned import Planned, plan
-from baton.workflows.plan.sample import tried
 from baton.workflows.plan.text import text
 from baton.workflows.recipe import Recipe, context_of
 from baton.workflows.recipe.error import RecipeError, shown
@@ -100,6 +99,8 @@ def main(
         print("\n".join(examination.lines()))
     parsed = examination.recipe
     if sample and parsed and not examination.problems:
+        from baton.workflows.plan.sample import tried  # imports pyarrow
+
         evaluated = {name: parsed.data[name] for name in parsed.evaluate.sets()} if parsed.evaluate else {}
         try:
             for corpus in [parsed.corpus, *parsed.more_corpora] if parsed.corpus else []:
