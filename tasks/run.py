@@ -21,7 +21,7 @@ from baton.tasks.finished import finished
 from baton.tasks.models.adapter_base import BASE
 from baton.tasks.models.artifact import HFModel
 from baton.tasks.stage_job import A, Reads, StageJob
-from baton.tasks.user_code.functions import identity_by_text
+from baton.tasks.user_code.functions import earlier_identities
 
 ALL_FILES, ALONE = Reads(), Launch()
 
@@ -74,15 +74,15 @@ def _job_directory(engine: Engine, spec: Spec, keys: Mapping[str, str], inputs: 
     job_dir = job_directory(engine, spec.identity(), dict(keys))
     if job_dir.exists() or engine.repeats:
         return job_dir
-    identity = identity_by_text(spec)
-    by_text = job_directory(engine, identity, dict(keys))
-    if by_text != job_dir and has_result(by_text):
-        return by_text
     digests = {name: artifact.digest for name, artifact in inputs.items()}
-    by_digests = job_directory(engine, identity, digests)
-    if by_digests == by_text:
-        return job_dir
-    return by_digests if has_result_of(by_digests, digests, lambda name: inputs[name].manifest()) else job_dir
+    for identity in earlier_identities(spec):
+        by_text = job_directory(engine, identity, dict(keys))
+        if by_text != job_dir and has_result(by_text):
+            return by_text
+        by_digests = job_directory(engine, identity, digests)
+        if by_digests != by_text and has_result_of(by_digests, digests, lambda name: inputs[name].manifest()):
+            return by_digests
+    return job_dir
 
 
 def _check_machines(job: StageJob[A]) -> None:

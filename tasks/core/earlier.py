@@ -1,4 +1,4 @@
-"""Find results of versions in which a job's key had the digests of its inputs, but not their facts, and the comments of
+"""Find results of versions in which a job's key had the digests of its inputs, but not their facts, and the text of
 its functions.
 
 If a new version seals an input again, its identity includes the facts, so that jobs with this input have other folders.

@@ -14,7 +14,7 @@ than a model returns the artifact's facts.
 """
 
 from importlib.metadata import entry_points
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
@@ -64,6 +64,15 @@ class CustomSpec(StageSpec):
 
     def memory_text(self) -> str:
         return f"{self.memory_gb:g} GB (memory_gb)" if self.memory_gb else ""
+
+    def identity(self) -> dict[str, Any]:
+        return super().identity() | ({"stage": self.function.identity()["name"]} if self.function else {})
+
+    def split_options(self) -> tuple[Self, dict[str, Any]]:
+        spec, options = super().split_options()
+        if spec.function is None or spec.function.name == spec.stage:
+            return spec, options
+        return spec.model_copy(update={"stage": spec.function.name}), options | {"stage": self.stage}
 
     def problems(self) -> list[Problem]:
         twice = sorted({name for name in self.inputs if self.inputs.count(name) > 1})

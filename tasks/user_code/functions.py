@@ -5,8 +5,9 @@
     function = function.pinned()       adds the source text of its file and of the project files that it imports
     right = function.load(folder)      writes these files below the folder and imports the function from there
 
-The source text is part of the spec, so it reaches every pod without an upload, and is recorded. The cache key has it
-without comments and blank lines (tasks/user_code/meaning.py).
+The source text is part of the spec, so it reaches every pod without an upload, and is recorded. The cache key has the
+meaning of the function instead: the syntax trees of the definitions that it uses (tasks/user_code/used.py), without
+the text, and mostly without the name of the file.
 A project file is one beside the function's file (or beside the package that it is part of), or below that folder; a
 module belongs to the project if its file is below the current directory. Imported files are found by their import
 statements: modules imported by a computed name, and data files, are not included; such data belongs in the rows.
@@ -15,6 +16,7 @@ For an installed package only the version is recorded: changes to an editable in
 
 import ast
 import importlib.util
+import json
 import platform
 import sys
 import tokenize
@@ -31,14 +33,19 @@ from pydantic_core import CoreSchema
 
 from baton.infra.errors import UserError, absent
 from baton.tasks.core.job import StageError
+from baton.tasks.core.manifest import text_digest
 from baton.tasks.core.spec import Problem, Spec
 from baton.tasks.user_code.load_function import Unusable, load_function
 from baton.tasks.user_code.meaning import without_comments
+from baton.tasks.user_code.syntax import form
+from baton.tasks.user_code.used import modules_in, used
 
 LARGEST_BYTES = 1_000_000  # limit for all files together, which are part of every message with the spec
 NAME = r"^([^:]+\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):[A-Za-z_]\w*$"
 FUNCTION = "`file.py:function` or `package.module:function`"
-_by_text = ContextVar("_by_text", default=False)  # identities have the text of functions as it is
+MEANING = "meaning"  # in place of the file names of a source: the digest of what it means
+ANY_FILE = "function.py"  # in place of the name of the function's file
+_source_in_identity = ContextVar[Callable[[str], str] | None]("_source_in_identity", default=None)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -91,14 +98,32 @@ class Function(Spec):
         return self.model_copy(update={"name": f"{key}:{self.attribute}", "source": sources})
 
     def identity(self) -> dict[str, Any]:
-        return super().identity() | {"source": self.source if _by_text.get() else self._meaning()}
+        reduced = _source_in_identity.get()
+        if reduced and self.source:
+            return super().identity() | {"source": {name: reduced(text) for name, text in self.source.items()}}
+        return super().identity() | self._meaning()
 
     def split_options(self) -> tuple[Self, dict[str, Any]]:
         meaning = self._meaning()
-        return self.model_copy(update={"source": meaning}), {} if meaning == self.source else {"source": self.source}
+        given = {name: getattr(self, name) for name, value in meaning.items() if value != getattr(self, name)}
+        return self.model_copy(update=meaning), given
 
-    def _meaning(self) -> dict[str, str] | None:
-        return self.source and {name: without_comments(text) for name, text in self.source.items()}
+    def _meaning(self) -> dict[str, Any]:
+        """Return the fields whose text does not count, with what does."""
+        as_it_is = {"name": self.name, "source": self.source}
+        if self.source is None or MEANING in self.source:
+            return as_it_is
+        try:
+            found = used(self.source, self.place, self.attribute)
+            trees = {name: [form(each.node) for each in found.statements if each.file == name] for name in found.files}
+            if found.needs_text:
+                return as_it_is
+            if not found.needs_path:
+                trees[""] = trees.pop(self.place)
+            name = self.name if found.needs_path else f"{ANY_FILE}:{self.attribute}"
+            return {"name": name, "source": {MEANING: text_digest(json.dumps(trees, sort_keys=True))}}
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # the files are checked elsewhere
+            return as_it_is
 
     def problems(self) -> list[Problem]:
         allowed = self._allowed()
@@ -173,13 +198,16 @@ class Function(Spec):
         return file.relative_to(root).as_posix(), _sources(file, root)
 
 
-def identity_by_text(spec: Spec) -> dict[str, Any]:
-    """Return the identity that a spec had until 2026-12, with comments and blank lines of its functions."""
-    token = _by_text.set(True)
-    try:
-        return spec.identity()
-    finally:
-        _by_text.reset(token)
+def earlier_identities(spec: Spec) -> Iterator[dict[str, Any]]:
+    """Yield the identities that a spec had until 2026-12: with the text of its functions without comments, and before,
+    with all of it."""
+    for reduced in (without_comments, str):
+        token = _source_in_identity.set(reduced)
+        try:
+            identity = spec.identity()
+        finally:
+            _source_in_identity.reset(token)
+        yield identity
 
 
 def python_text(path: Path) -> str:
@@ -258,21 +286,7 @@ def _sources(file: Path, root: Path) -> dict[str, str]:
 @cache  # a recipe's functions mostly share one file, which is read more than once
 def imported(text: str, key: str) -> list[str]:
     """Return every module to which an import in this file may refer, and its packages."""
-    package = PurePosixPath(key).parent.parts
-    modules: dict[str, None] = {}
-    for node in ast.walk(ast.parse(text, key)):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.level <= len(package):  # beyond the root: Python raises
-            base = [*package[: len(package) - node.level + 1]] if node.level else []
-            module_name = ".".join([*base, *filter(None, [node.module])])
-            names = [module_name, *(f"{module_name}.{alias.name}" for alias in node.names)]
-        else:
-            continue
-        for name in names:
-            parts = name.split(".")
-            modules |= dict.fromkeys(".".join(parts[:end]) for end in range(1, len(parts) + 1))
-    return list(modules)
+    return modules_in(ast.parse(text, key), key)
 
 
 @cache

@@ -315,6 +315,6 @@ def test_where_the_file_lies_bears_no_identity(tmp_path: Path) -> None:
     (tmp_path / "merge.py").write_text("# a comment\n" + (tmp_path / "merge.py").read_text())
     commented = CustomSpec.model_validate(MERGED | {"stage": f"{tmp_path / 'merge.py'}:merge"}).pinned()
     assert commented.identity() == here.identity()
-    (tmp_path / "merge.py").write_text((tmp_path / "merge.py").read_text() + "\nCHANGED = True\n")
+    (tmp_path / "merge.py").write_text((tmp_path / "merge.py").read_text() + "\nprint('changed')\n")
     changed = CustomSpec.model_validate(MERGED | {"stage": f"{tmp_path / 'merge.py'}:merge"}).pinned()
     assert changed.identity() != here.identity()
