@@ -20,9 +20,8 @@ def problems_of_rewards(context: RunContext) -> Iterator[Problem]:
     if runs_on_a_cluster():
         return
     sets = context.specs.get("data", {})
-    lists = reward_lists(context.tunings(), context.specs.get("evaluate"))
-    # the spec of a stage reports the problems of its list
-    lists = [one for one in lists if not rewards_problems(one[2])]
+    every = reward_lists(context.tunings(), context.specs.get("evaluate"))
+    lists = [one for one in every if not rewards_problems(one[2])]  # those with problems are reported by their specs
     found = side_by_side(_imported, {key for *_, rewards, _ in lists for key in map(_key, rewards) if key})
     for path, data, rewards, given in lists:
         rows = sets.get(data)

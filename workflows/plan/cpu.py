@@ -8,6 +8,7 @@ from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from baton.infra.paths import baton_home
 from baton.infra.storage.durable import write_json
@@ -48,7 +49,7 @@ def _key(precision: str) -> str:
     return ", ".join([facts["processor"], f"{facts['cores']} cores", f"torch {version('torch')}", precision, *limits])
 
 
-def _read(file: Path) -> dict[str, dict[str, object]]:
+def _read(file: Path) -> dict[str, dict[str, Any]]:
     try:
         speeds = json.loads(file.read_text())
         return {key: asdict(Accelerator(**speed)) for key, speed in speeds.items()}

@@ -25,6 +25,8 @@ class PlannedStage:
     spec: StageSpec
     artifact: Artifact | None  # the cached one
     is_recomputed: bool = False  # since its files are gone and needed
+    inputs: frozenset[str] = frozenset()  # titles of the calls whose artifacts it gets
+    is_cacheable: bool = True
 
     @property
     def cached(self) -> str | None:
@@ -50,7 +52,8 @@ def steps_of(parts: Sequence[Calls], given: Mapping[str, Artifact] | None = None
             after = tuple(title for title in steps if title in before)
             stage, artifact = TASKS[call.stage].task_config.engine.stage, cached.get(call.title)
             is_recomputed = call.title in to_recompute
-            step = PlannedStage(call.title, stage, after, call.spec, artifact, is_recomputed)
+            inputs, is_cacheable = frozenset(call.titles()), bool(TASKS[call.stage].metadata.cache)
+            step = PlannedStage(call.title, stage, after, call.spec, artifact, is_recomputed, inputs, is_cacheable)
             steps.setdefault(call.title, step)
         # Flyte hands artifacts to a part, and promises to the calls in it: the cache keys differ
         outputs |= cached

@@ -13,7 +13,6 @@ from baton.workflows.checks.run_context import RunContext, devices_of, need
 from baton.workflows.dag.calls import calls
 from baton.workflows.plan.costs import Quotes, quotes
 from baton.workflows.plan.cpu import this_cpu
-from baton.workflows.plan.earlier_runs import EarlierRun, nearest
 from baton.workflows.plan.epochs import Epochs, of_night, of_pretraining, of_tuning
 from baton.workflows.plan.sources import PlannedSource, planned_sources
 from baton.workflows.recipe import Recipe
@@ -21,6 +20,7 @@ from baton.workflows.recipe import Recipe
 if TYPE_CHECKING:
     from baton.workflows.continuous_training.calls import Night
     from baton.workflows.plan.dry_run import PlannedStage
+    from baton.workflows.plan.earlier_runs import EarlierRun
     from baton.workflows.plan.night import Part
 
 
@@ -33,6 +33,7 @@ class Planned:
     spec: StageSpec
     after: tuple[str, ...]
     cached: str | None  # the cached artifact's digest
+    why: str = ""  # the difference from its nearest earlier result, if it is not cached
     need: Need | None = None  # None if the arithmetic is negligible, or not known before the run
     device: str | None = None  # the device that memory and hours are estimated for
     device_memory: float | None = None  # bytes
@@ -42,7 +43,7 @@ class Planned:
     quotes: Quotes | None = None  # None without a placement: it runs here
     sources: tuple[PlannedSource, ...] = ()  # of a pretraining, if the corpus has names for them
     epochs: tuple[Epochs, ...] = ()  # for a pretraining, one for each data set
-    earlier: EarlierRun | None = None  # by which its hours on this machine's CPU are corrected
+    earlier: "EarlierRun | None" = None  # by which its hours on this machine's CPU are corrected
     part: str = ""  # of a night: the heading of its part
 
     @property
@@ -54,7 +55,10 @@ class Planned:
 def plan(recipe: Recipe, context: RunContext, mfu: float | None, part: "Part | None" = None) -> Iterator[Planned]:
     """Every stage of the recipe, or of a part of its night, in topological order. `mfu` is None for the default of the
     kind of model."""
-    from baton.workflows.plan.dry_run import steps_of  # imports all stages and Flyte: not for an invalid recipe
+    # these import all stages and Flyte: not for an invalid recipe
+    from baton.workflows.plan.dry_run import steps_of
+    from baton.workflows.plan.earlier_runs import nearest
+    from baton.workflows.plan.why import why
 
     steps = steps_of(part.dags, part.given) if part else steps_of([calls(recipe.pinned())])
     facts: dict[str, dict[str, Any]] = {}
@@ -68,7 +72,7 @@ def plan(recipe: Recipe, context: RunContext, mfu: float | None, part: "Part | N
         place = _place(step.spec, context, quoted) if base else None
         of_data: dict[str, Any] = {"quotes": quoted, "sources": sources, "epochs": epochs}
         of_data |= {"hours": step.spec.expected_hours(), "part": part.heading if part else ""}
-        common = Planned(step.name, step.stage, step.spec, step.after, step.cached, base, **of_data)
+        common = Planned(step.name, step.stage, step.spec, step.after, step.cached, why(step, steps), base, **of_data)
         if base is None or place is None:
             yield common
             continue

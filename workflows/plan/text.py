@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from baton.infra.text import brief, count, gigabytes
+from baton.infra.text import brief, count, escaped, gigabytes
 from baton.tasks.evaluate.spec import EvaluateSpec
 from baton.tasks.hardware.accelerators import BY_NAME
 from baton.tasks.hardware.need import DECODING, FILLED, Need
@@ -18,6 +18,10 @@ def text(name: str, stages: list[Planned]) -> Iterator[str]:
     for step in stages:
         state = f"cached {step.cached[:12]}" if step.cached else "placed" if step.quotes else "here"
         yield f"  {step.name:<{width}} {state:<20}{'after ' * bool(step.after)}{', '.join(step.after)}".rstrip()
+    again = [step for step in stages if step.why]
+    if again:
+        yield "\nwhy they run again:"
+        yield from (f"  {step.name:<{width}} {escaped(step.why)}" for step in again)
     for step in stages:
         if lines := [*_takes(step), *_costs(step.quotes)]:
             yield "\n" + step.name + (" (cached: nothing to run)" if step.cached else "")
