@@ -50,7 +50,7 @@ RECIPE: dict[str, Any] = {
     ],
 }
 # Edits of a file or a field, with the stages that depend on it themselves
-EDITS: dict[str, tuple[str, str, str, set[str]]] = {
+EDITS: dict[str, tuple[str, str, Any, set[str]]] = {
     "a comment": ("keep.py", "\n\n\ndef keep", "\n\n\n# why\ndef keep", set()),
     "a blank line": ("count.py", "\n    (output", "\n\n    (output", set()),
     "quotes": ("count.py", '"count.txt"', "'count.txt'", set()),
