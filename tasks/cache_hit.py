@@ -9,6 +9,7 @@ from baton.infra.storage.buckets import is_bucket
 from baton.infra.tracking.record import note_cached
 from baton.tasks.artifacts import Artifact, shown
 from baton.tasks.core.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, verify
+from baton.tasks.core.removed import was_removed
 from baton.tasks.core.stored import check_sizes
 from baton.tasks.stage_job import produced
 
@@ -20,10 +21,10 @@ def check(artifact: Artifact) -> None:
     """Check an artifact's files, unless they are gone or this process has made it. Raises ArtifactError."""
     if artifact.digest in produced:
         return
+    if is_missing(artifact.place):
+        return
     if is_bucket(artifact.place):  # the stage that reads its files checks them
         manifest = check_sizes(artifact.place, artifact.digest)
-    elif is_missing(artifact.place):
-        return
     else:
         manifest = verify(Path(artifact.place), artifact.digest)
     if artifact.identity and manifest.identity != artifact.identity:
@@ -31,9 +32,10 @@ def check(artifact: Artifact) -> None:
 
 
 def is_missing(place: str) -> bool:
-    """Return whether a folder, its manifest, or some of its files were removed."""
+    """Return whether a folder, its manifest, or some of its files were removed; in a bucket, by `baton gc` alone, since
+    a file that was lost there is damage."""
     if is_bucket(place):
-        return False
+        return was_removed(place)
     try:
         return any(not (Path(place) / name).exists() for name in read_manifest(Path(place)).files)
     except ArtifactError:
@@ -51,7 +53,8 @@ def _is_present(artifact: Artifact) -> bool:
     if not is_missing(artifact.place):
         return True
     what = f"{artifact.kind.replace('_', ' ')} {artifact.digest[:12]}"
-    say(f"the {what} is left out: its files are gone from {artifact.place}, and what was made from it exists")
+    why = "`baton gc` removed them" if was_removed(artifact.place) else "what was made from it exists"
+    say(f"the {what} is left out: its files are gone from {artifact.place}, and {why}")
     return False
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from baton.infra.flyte.hooks import add_deck, ignored_outputs
 from baton.infra.process.launch import is_finished
+from baton.infra.process.removal_lock import without_removal
 from baton.infra.process.torchrun_env import is_first_node, this_node
 from baton.infra.progress import say
 from baton.infra.storage.durable import remove
@@ -14,6 +15,7 @@ from baton.infra.tracking.record import note_cached
 from baton.tasks.artifacts import shown
 from baton.tasks.core.inputs import views_of
 from baton.tasks.core.manifest import MANIFEST, ArtifactError, Manifest, read_manifest, verify
+from baton.tasks.core.removed import was_removed
 from baton.tasks.stage_job import NODE_0, A, StageJob, produced
 
 
@@ -21,6 +23,11 @@ def finished(job: StageJob[A]) -> A | None:
     """Return the artifact of a finished job, recorded as cached. None: the job is to be executed, because it is not
     finished or its engine repeats; its newest checkpoints in storage are then on this machine. On a node that is not
     the first, a finished job raises flytekit's exception for ignored outputs. Raises StorageError, NotPlaced."""
+    with without_removal():
+        return _finished(job)
+
+
+def _finished(job: StageJob[A]) -> A | None:
     output = job.folder / "output"
     _drop_damaged(output)
     if job.remote:
@@ -45,7 +52,8 @@ def _drop_damaged(output: Path) -> None:
     try:
         verify(output)
     except ArtifactError as error:
-        say(f"{error}\nRecomputing it.")
+        reason = f"`baton gc` removed the files of {output}" if was_removed(str(output)) else error
+        say(f"{reason}\nRecomputing it.")
         remove(output)
 
 

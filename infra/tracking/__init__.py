@@ -7,6 +7,8 @@ never by a reader (`sqlite.py`, `sqlite_file.py`).
 
     BATON_HOME/executions/<execution-id>/
         execution.json            one `pyflyte run`: name, recipe, code version, status
+        annotations.json          its note and its tags
+        used.json                 digests of artifacts whose files it relies on
         alive.lock                held by every process that works on it; its mtime is the last sign of life
         pushed.json               its MLflow run, and what has been uploaded
         delivered                 exists once MLflow has everything

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from baton.infra.pod import this_pod
 from baton.infra.process.launch import grace_left_s
 from baton.infra.progress import say
 from baton.infra.storage.disk_errors import disk_errors_named
+from baton.infra.tracking.annotations import annotate, given, user
 from baton.infra.tracking.code import code_version
 from baton.infra.tracking.machine import links
 from baton.infra.tracking.outage import recoverable, wait_until_reachable
@@ -46,6 +47,7 @@ from baton.infra.tracking.spool import (
     read_stage,
     stage_folders,
     write_execution,
+    write_used,
 )
 from baton.infra.tracking.sqlite_file import store_file
 from baton.infra.tracking.store import shown_uri, tracking_uri
@@ -140,6 +142,7 @@ def current_execution(
         if _open is not None and _open.folder == folder:
             return folder
         named_here = not (folder / "execution.json").exists()
+        note, tags = given()
         lock = hold(folder)
         if named_here:
             execution = Execution(
@@ -156,13 +159,22 @@ def current_execution(
                 plan=list(plan),
                 whole=redact_spec(whole or {}),
                 repository=repository(),
+                user="" if remote_place() else user(),
             )
         else:  # begun by another process, or resumed
             execution = replace(read_execution(folder), status=RUNNING, ended=None, error=None)
         (folder / "delivered").unlink(missing_ok=True)
+        if named_here and (note or tags):
+            annotate(folder, note or None, tags)
         write_execution(folder, execution)
         _open = _Open(folder, lock, Uploader(folder), named_here, time.time())
         return folder
+
+
+def note_used(digests: Iterable[str]) -> None:
+    """Note artifacts that this execution relies on, so that `baton gc` keeps their files while it runs."""
+    if _open is not None:
+        write_used(_open.folder, digests)
 
 
 def wake() -> None:

@@ -32,6 +32,8 @@ CODE_TAGS = {  # a fact of code.py -> its tag
     "diff": "baton.code.diff",
     "archive": "baton.code.archive",
 }
+USER_TAG, NOTE_TAG = "mlflow.user", "mlflow.note.content"  # shown by MLflow's own pages too
+ANNOTATION_TAG = "baton.tag."  # + name: a tag that a user gave an execution; empty if it was removed
 SEEN_TAG = "baton.seen"  # last sign of life of an attempt in a pod, seconds since the epoch
 
 
@@ -58,7 +60,11 @@ def execution_record(execution: Execution) -> MlflowRecord:
         tags |= {FLYTE_TAG: execution.flyte}
     if execution.error:
         tags |= {ERROR_TAG: execution.error}
+    if execution.note is not None:
+        tags |= {NOTE_TAG: execution.note}
+    tags |= {f"{ANNOTATION_TAG}{name}": value for name, value in execution.tags.items()}
     if not execution.joined:
+        tags |= {USER_TAG: execution.user} if execution.user else {}
         tags |= {NAME_TAG: execution.name, "mlflow.source.name": execution.command, "mlflow.source.type": "LOCAL"}
         tags |= {CODE_TAGS[fact]: value for fact, value in execution.code.items()}
         tags |= {f"{SETTING_TAG}{name}": value for name, value in _named(flatten(execution.settings)).items()}

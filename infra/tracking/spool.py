@@ -4,7 +4,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
@@ -16,6 +16,7 @@ from baton.infra.paths import baton_home, is_there, located
 from baton.infra.pod import this_pod
 from baton.infra.process.file_lock import try_lock
 from baton.infra.storage.durable import make_folder, replacement, write_json
+from baton.infra.tracking.annotations import read_annotations
 
 LONGEST_NAME = 80  # characters in the name of a stage's folder
 R = TypeVar("R", "Execution", "StageRun")
@@ -48,6 +49,9 @@ class Execution:
     plan: list[str] = field(default_factory=list)  # titles of the stages that it will run
     whole: dict[str, Any] = field(default_factory=dict)  # the recipe with the source of its functions
     repository: dict[str, str] = field(default_factory=dict)  # the user's: see repository.py
+    user: str = ""  # who started it: see annotations.py
+    note: str | None = None  # None: it never had one
+    tags: dict[str, str] = field(default_factory=dict)  # a removed tag is empty
 
 
 @dataclass(frozen=True)
@@ -104,11 +108,17 @@ def stage_folders(execution: Path) -> list[Path]:
 
 
 def read_execution(folder: Path) -> Execution:
-    return _read(Execution, folder / "execution.json")
+    execution = _read(Execution, folder / "execution.json")
+    try:
+        note, tags = read_annotations(folder)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RecordDamaged(f"{folder}: its annotations cannot be read ({error}); move {folder} aside") from error
+    return replace(execution, note=note, tags=tags)
 
 
 def write_execution(folder: Path, execution: Execution) -> None:
-    _write(folder / "execution.json", execution)
+    """Write an execution but for its note and its tags (annotations.py)."""
+    _write(folder / "execution.json", replace(execution, note=None, tags={}))
 
 
 def read_stage(folder: Path) -> StageRun:
@@ -130,6 +140,23 @@ def _write(path: Path, record: Execution | StageRun) -> None:
     """Write and sync a record."""
     make_folder(path.parent)
     write_json(path, asdict(record))
+
+
+def read_used(execution: Path) -> set[str]:
+    """The digests of artifacts that an execution has noted as used (used.json). Raises RecordDamaged."""
+    try:
+        return set(json.loads((execution / "used.json").read_text()))
+    except FileNotFoundError:
+        return set()
+    except (ValueError, TypeError) as error:
+        raise RecordDamaged(f"{execution}: used.json cannot be read ({error}); move the folder aside") from error
+
+
+def write_used(execution: Path, digests: Iterable[str]) -> None:
+    """Note artifacts as used by an execution, in addition to those noted before. The note is not synced: after a power
+    cut nothing runs that could need it."""
+    with replacement(execution / "used.json", synced=False) as partial:
+        partial.write_text(json.dumps(sorted(read_used(execution).union(digests))))
 
 
 def read_note(folder: Path) -> dict[str, Any]:

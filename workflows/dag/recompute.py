@@ -1,7 +1,8 @@
 """Choose the stages that are recomputed because their files are gone, although Flyte's local cache has their artifacts.
 
-Such a stage is recomputed if a stage that runs reads its files, or if no other artifact was made from it. Otherwise
-only the report leaves it out: a deleted checkpoint is not trained again if the model made from it exists.
+Such a stage is recomputed if a stage that runs reads its files, or if no other artifact was made from it, unless
+`baton gc` has removed its files. Otherwise only the report leaves it out: a deleted checkpoint is not trained again if
+the model made from it exists.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from baton.infra.paths import located
 from baton.tasks.artifacts import Artifact
 from baton.tasks.cache_hit import check, is_missing
 from baton.tasks.core.manifest import ArtifactError
+from baton.tasks.core.removed import was_removed
 from baton.tasks.models.artifact import HFModel
 from baton.tasks.stage_task import StageTask, split
 from baton.workflows.dag.call import Call
@@ -47,7 +49,8 @@ def recomputed(dag: Sequence[Call], cached: Mapping[str, Artifact]) -> set[str]:
     for call in reversed(dag):
         if call.title in cached and is_missing(place := cached[call.title].place):
             readers = [other for other in dag if place in _places(other, cached)]
-            if any(map(runs, readers)) or not any(_has_inputs_content(other) for other in readers):
+            is_dispensable = was_removed(place) or any(_has_inputs_content(other) for other in readers)
+            if any(map(runs, readers)) or not is_dispensable:
                 chosen.add(call.title)
     return chosen
 

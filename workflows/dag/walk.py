@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from baton.infra.flyte.task import is_compiling
+from baton.infra.process.removal_lock import without_removal
+from baton.infra.tracking.execution import note_used
 from baton.tasks.artifacts import Artifact
 from baton.workflows.dag.call import Calls
 from baton.workflows.dag.recompute import cached_artifacts, recomputed
@@ -28,8 +30,10 @@ def walk(dag: Calls, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
         if to_recompute is None:
             rest = dag[number:]
             cached = {title: cached[title] for title in cached.keys() & outputs.keys()}
-            cached |= cached_artifacts(rest, outputs)
-            to_recompute = recomputed(rest, cached)
+            with without_removal():
+                cached |= cached_artifacts(rest, outputs)
+                to_recompute = recomputed(rest, cached)
+                note_used(artifact.digest for artifact in cached.values())
         output = TASKS[call.stage](**arguments(call, outputs, upstream[call.title], call.title in to_recompute))
         for title in call.after:
             outputs[title] >> output

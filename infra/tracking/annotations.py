@@ -1,0 +1,123 @@
+"""The user, the note and the tags of an execution, which are in no cache key.
+
+They are given when an execution begins, by variables of its environment, or later by `baton note`:
+
+    BATON_NOTE    a text
+    BATON_TAGS    a JSON object: {"sweep": "lr", "keep": "yes"}
+    BATON_USER    who started it; empty: nobody is recorded. By default the name in git's configuration and the login
+                  name
+
+An execution's note and tags are in a file of their own in the spool, annotations.json, so that `baton note` and the
+execution never overwrite each other's records.
+"""
+
+import getpass
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+
+from baton.infra.errors import UserError
+from baton.infra.pod import this_pod
+from baton.infra.process.file_lock import lock
+from baton.infra.storage.durable import write_json
+from baton.infra.tracking.code import git
+from baton.infra.tracking.redact import redact_text
+
+NOTE, TAGS, USER = "BATON_NOTE", "BATON_TAGS", "BATON_USER"
+FILE = "annotations.json"
+NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,59}", re.ASCII)  # of a tag
+LONGEST_NOTE, LONGEST_VALUE, LONGEST_USER, MOST_TAGS = 2000, 200, 100, 30
+
+
+class AnnotationRefused(UserError):
+    """Raised if a note or a tag is not allowed."""
+
+
+@cache
+def user() -> str:
+    """Return who started an execution, such as "Ada Lovelace (ada)", or "" if it is unknown or not to be recorded."""
+    given = os.environ.get(USER)
+    if given is not None or this_pod():
+        return (given or "").strip()[:LONGEST_USER]
+    try:
+        login = getpass.getuser()
+    except (OSError, KeyError):  # the user has no entry in the password database
+        login = ""
+    name = (git("config", "user.name") or b"").decode(errors="replace").strip()
+    return (f"{name} ({login})" if name and login and name != login else name or login)[:LONGEST_USER]
+
+
+def annotations(note: str, tags: Iterable[str]) -> dict[str, str]:
+    """Return the environment variables for an execution with a note and tags such as `sweep=lr`, for the process that
+    begins it. Raises AnnotationRefused."""
+    variables = {NOTE: checked_note(note)} if note else {}
+    named = dict(map(parse_tag, tags))
+    return variables | ({TAGS: json.dumps(checked_tags(named))} if named else {})
+
+
+def given() -> tuple[str, dict[str, str]]:
+    """Return the note and the tags in this process's environment. Raises AnnotationRefused."""
+    text = os.environ.get(TAGS)
+    try:
+        tags = json.loads(text) if text else {}
+    except ValueError:
+        tags = None
+    if not isinstance(tags, dict) or not all(isinstance(value, str) for value in tags.values()):
+        raise AnnotationRefused(f'{TAGS}={text}: a JSON object of texts, such as {{"sweep": "lr"}}')
+    return checked_note(os.environ.get(NOTE, "")), checked_tags(tags)
+
+
+def for_pods() -> dict[str, str]:
+    """Return the environment variables that pass the user, the note and the tags to a run's pods."""
+    passed = {name: os.environ[name] for name in (NOTE, TAGS) if os.environ.get(name)}
+    return passed | ({USER: user()} if user() else {})
+
+
+def parse_tag(text: str) -> tuple[str, str]:
+    """Parse `name=value`. Raises AnnotationRefused."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise AnnotationRefused(f"{text!r} is not a tag, such as sweep=lr")
+    return name.strip(), value.strip()
+
+
+def checked_note(text: str) -> str:
+    """Return a note without secrets. Raises AnnotationRefused."""
+    if len(text) > LONGEST_NOTE:
+        raise AnnotationRefused(f"the note has {len(text):,} characters; at most {LONGEST_NOTE:,} are allowed")
+    return redact_text(text.strip())
+
+
+def checked_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return tags without secrets. Raises AnnotationRefused."""
+    for name, value in tags.items():
+        if not NAME.fullmatch(name):
+            raise AnnotationRefused(f"tag {name[:80]!r}: a name has letters, digits, _, . and -, at most 60")
+        if len(value) > LONGEST_VALUE:
+            raise AnnotationRefused(f"tag {name}: its value has {len(value):,} characters, at most {LONGEST_VALUE}")
+    if len(tags) > MOST_TAGS:
+        raise AnnotationRefused(f"{len(tags)} tags; an execution has at most {MOST_TAGS}")
+    return {name: redact_text(value) for name, value in tags.items()}
+
+
+def read_annotations(execution: Path) -> tuple[str | None, dict[str, str]]:
+    """Return the note and the tags of an execution in the spool; None if it never had a note. A removed tag is empty.
+    Raises ValueError, TypeError, KeyError, AttributeError for a damaged file."""
+    try:
+        found = json.loads((execution / FILE).read_text())
+    except FileNotFoundError:
+        return None, {}
+    return str(found["note"]), {str(name): str(value) for name, value in found["tags"].items()}
+
+
+def annotate(execution: Path, note: str | None, tags: Mapping[str, str]) -> None:
+    """Replace the note of an execution in the spool, unless it is None, and add tags. An empty value removes a tag.
+    Raises AnnotationRefused."""
+    with (execution / "annotations.lock").open("a") as file:
+        lock(file, "waiting for another `baton note`")
+        known, before = read_annotations(execution)
+        new = checked_tags({**before, **tags})
+        write_json(execution / FILE, {"note": known if note is None else checked_note(note), "tags": new})
