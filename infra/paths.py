@@ -13,6 +13,7 @@ from baton.infra.storage.durable import make_folder
 from baton.infra.text import clause
 
 IN_HOME = "home:"  # instead of the path of the home folder
+REMOVED = "record/removed.json"  # in an artifact whose files `baton gc` has removed (tasks/core/removed.py)
 FOLDERS = ("jobs", "models", "artifacts")  # folders of the home that have artifacts
 
 

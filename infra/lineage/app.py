@@ -27,7 +27,7 @@ from starlette.staticfiles import StaticFiles
 
 from baton.infra.lineage import files
 from baton.infra.lineage.database import open_database
-from baton.infra.lineage.executions import LONGEST_QUERY, QueryRefused
+from baton.infra.lineage.executions import QueryRefused
 from baton.infra.lineage.graph import UnknownNode
 from baton.infra.lineage.openlineage import events
 from baton.infra.lineage.pages import Page, Pages
@@ -114,14 +114,14 @@ def _site(store: str | None, mlflow: bool) -> Starlette:
         with pages.engine.connect() as connection:
             return events(graph, connection, runs)
 
+    search_page = page("/search", "search.html", lambda request: pages.search(request.query_params))[1].endpoint
+
     async def search(request: Request) -> Response:
-        """Redirect a digest to its artifact, and any other query to the list."""
-        query = request.query_params.get("q", "").strip()
-        try:
-            digest = await run_in_threadpool(lambda: pages.graph.refresh().resolve(query))
-        except UnknownNode:
-            return RedirectResponse(f"{MOUNT}/executions?q={quote(query[: LONGEST_QUERY + 1])}")
-        return RedirectResponse(f"{MOUNT}/artifacts/{quote(digest)}")
+        """Open the page of a digest or of an execution's id, and show what matches any other query."""
+        if address := await run_in_threadpool(pages.opened, request.query_params):
+            return RedirectResponse(address)
+        found: Response = await search_page(request)
+        return found
 
     async def file(request: Request) -> Response:
         """One file of an artifact, text without its secrets: shown where a browser can, else downloaded."""
@@ -152,6 +152,7 @@ def _site(store: str | None, mlflow: bool) -> Starlette:
     return Starlette(
         routes=[
             Route("/", _home),
+            data("/search.json", lambda request: pages.search(request.query_params)),
             Route("/search", search),
             Mount("/static", StaticFiles(directory=HERE / "static")),
             data("/executions/{id}/recipe.json", lambda request: pages.recipe(request.path_params["id"])),

@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from baton.infra.lineage import facts
-from baton.infra.lineage.graph import Execution, Graph
+from baton.infra.lineage.graph import Graph
+from baton.infra.lineage.search import matches
 from baton.infra.lineage.summaries import Row, execution_rows
 
 A_PAGE = 50  # executions
@@ -17,6 +17,7 @@ MOST_WORDS = 8
 # name -> the part of a row to sort by
 ORDERS = {
     "recipe": lambda row: row["name"].lower(),
+    "user": lambda row: row["user"].lower() or None,
     "state": lambda row: row["status"],
     "started": lambda row: row["started"],
     "duration": lambda row: row["duration_s"],
@@ -46,11 +47,7 @@ class Filters:
     def of(cls, query: Mapping[str, str]) -> "Filters":
         """Read a page's query. Raises QueryRefused."""
         filters = cls(**{name: query[name].strip() for name in cls.__dataclass_fields__ if query.get(name)})
-        if len(filters.q) > LONGEST_QUERY or len(filters.q.split()) > MOST_WORDS:
-            raise QueryRefused(
-                f"q has {len(filters.q):,} characters in {len(filters.q.split()):,} words; a search has at most "
-                f"{LONGEST_QUERY} characters in {MOST_WORDS} words"
-            )
+        words_of(filters.q)
         if filters.sort not in ORDERS or filters.order not in ("asc", "desc"):
             raise QueryRefused(
                 f"sort={filters.sort[:80]}, order={filters.order[:80]}: sort by {', '.join(ORDERS)}; asc or desc"
@@ -62,6 +59,17 @@ class Filters:
         """The first and the last moment of `since` to `until`. Raises QueryRefused."""
         begin = _time(self.since, "since") if self.since else 0.0
         return begin, _time(self.until, "until", days=1) if self.until else float("inf")
+
+
+def words_of(q: str) -> list[str]:
+    """The words of a search. Raises QueryRefused."""
+    words = q.split()
+    if len(q) > LONGEST_QUERY or len(words) > MOST_WORDS:
+        raise QueryRefused(
+            f"q has {len(q):,} characters in {len(words):,} words; a search has at most {LONGEST_QUERY} characters in "
+            f"{MOST_WORDS} words"
+        )
+    return words
 
 
 def _time(text: str, name: str, days: int = 0) -> float:
@@ -78,7 +86,8 @@ def executions_page(graph: Graph, connection: Connection, filters: Filters, page
     executions = [execution for execution in graph.executions.values() if begin <= execution.started < end]
     executions = [execution for execution in executions if filters.recipe in ("", execution.name)]
     for word in dict.fromkeys(filters.q.split()):
-        executions = _matching(graph, connection, executions, word)
+        ids = matches(graph, connection, word).executions(graph)
+        executions = [execution for execution in executions if execution.id in ids]
     by_state = filters.state.upper()
     if filters.sort == "started" and by_state in ("", "FINISHED", "FAILED", "KILLED"):  # rows of one page are enough
         executions = [execution for execution in executions if by_state in ("", execution.status)]
@@ -106,28 +115,3 @@ def _sorted(rows: list[Row], filters: Filters) -> list[Row]:
     known = [row for row in rows if key(row) is not None]
     known.sort(key=key, reverse=filters.order == "desc")
     return known + [row for row in rows if key(row) is None]
-
-
-def _matching(graph: Graph, connection: Connection, executions: list[Execution], word: str) -> list[Execution]:
-    """The executions that match a word of a search: `field=value` in the recipe, in any stage's spec, or in that of the
-    stage whose title comes first, as in `sft.steps=400`; part of the name of a recipe, a stage or a model, or of an id;
-    or the start of a commit."""
-    field, equals, value = word.partition("=")
-    if equals:
-        runs = facts.with_param(connection, field, value)
-        for title in {run.title for run in graph.runs.values() if field.startswith(f"{run.title}.")}:
-            of_any = facts.with_param(connection, field.removeprefix(f"{title}."), value)
-            runs |= {run for run in of_any if run in graph.runs and graph.runs[run].title == title}
-        return _with_runs(graph, executions, runs)
-    is_hex = len(word) >= 4 and set(word) <= set("0123456789abcdef")
-    runs = facts.with_tag(connection, "mlflow.source.git.commit", word, prefix=True) if is_hex else set()
-    text = word.lower()
-    runs |= facts.naming_models(connection, text) | {run.id for run in graph.runs.values() if text in run.title.lower()}
-    found = {row.id for row in _with_runs(graph, executions, runs)}
-    return [row for row in executions if row.id in found or text in f"{row.name} {row.id}".lower()]
-
-
-def _with_runs(graph: Graph, executions: list[Execution], runs: set[str]) -> list[Execution]:
-    """The executions that are one of these runs, or have one as a stage."""
-    ids = runs | {graph.runs[run].execution for run in runs if run in graph.runs}
-    return [execution for execution in executions if ids & {execution.id, execution.run_id}]

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, literal, or_, select
+from sqlalchemy import and_, func, literal, or_, select
 from sqlalchemy.engine import Connection
 
 from baton.infra.drawing.charts import LARGEST, Points
@@ -24,7 +24,7 @@ from baton.infra.lineage.database import (
     rows,
 )
 from baton.infra.tracking.mlflow_names import mlflow_name, original_name
-from baton.infra.tracking.mlflow_records import METRIC_TAG, OUTPUT
+from baton.infra.tracking.mlflow_records import ANNOTATION_TAG, METRIC_TAG, NOTE_TAG, OUTPUT, USER_TAG
 from baton.infra.tracking.set_aside import set_aside
 
 DEEPEST = 50  # levels of JSON
@@ -36,6 +36,8 @@ NOT_CURVES = (OUTPUT, "duration_s")
 FIRST = ("loss", "validation_loss", "reward", "kl", "mfu", "tokens_per_s", "lr", "learning_rate", "grad_norm")
 UNITS = {"argmax_agreement": "share"}  # units of facts that are not metrics
 NAMES = ("baton.fact.label", "baton.fact.registry_name")  # tags with the names of models
+FACTS, AFTER_FACTS = "baton.fact.", "baton.fact/"  # the range of keys with the prefix: "/" follows "."
+AFTER_ANNOTATIONS = "baton.tag/"
 HEADLINE = "baton.fact.headline"  # tag of an evaluation: the metric that is shown first
 
 
@@ -203,6 +205,51 @@ def with_tag(connection: Connection, name: str, value: str, *, prefix: bool = Fa
     column = TAGS.c.value
     match = column.startswith(value, autoescape=True) if prefix else column == value
     return set(connection.execute(select(TAGS.c.run_uuid).where(TAGS.c.key == name, match)).scalars())
+
+
+def annotated(connection: Connection, text: str, tag: str = "") -> set[str]:
+    """The executions with this text, in lower case, in their user, note or tags; or with a `tag` of this value."""
+    value, key = func.lower(TAGS.c.value), TAGS.c.key
+    if tag:
+        match = and_(key == ANNOTATION_TAG + mlflow_name(tag), value == text)
+        return set(connection.execute(select(TAGS.c.run_uuid).where(match)).scalars())
+    tags = and_(key >= ANNOTATION_TAG, key < AFTER_ANNOTATIONS, value != "")
+    named = func.lower(func.substr(key, len(ANNOTATION_TAG) + 1))
+    match = or_(
+        and_(key.in_((USER_TAG, NOTE_TAG)), value.contains(text, autoescape=True)),
+        and_(tags, or_(value.contains(text, autoescape=True), named.contains(text, autoescape=True))),
+    )
+    return set(connection.execute(select(TAGS.c.run_uuid).where(match)).scalars())
+
+
+def annotations(connection: Connection, runs: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return the user, the note and the tags of executions."""
+    key = TAGS.c.key
+    wanted = or_(key.in_((USER_TAG, NOTE_TAG)), and_(key >= ANNOTATION_TAG, key < AFTER_ANNOTATIONS))
+    query = select(TAGS.c.run_uuid, key, TAGS.c.value).where(TAGS.c.run_uuid.in_(among("runs")), wanted)
+    tags = _by_run(rows(connection, query, runs=runs))
+    return {
+        run: {
+            "user": own.get(USER_TAG, ""),
+            "note": own.get(NOTE_TAG, ""),
+            "tags": {
+                name.removeprefix(ANNOTATION_TAG): value
+                for name, value in sorted(own.items())
+                if name.startswith(ANNOTATION_TAG) and value
+            },
+        }
+        for run in runs
+        for own in [tags.get(run, {})]
+    }
+
+
+def mentioning(connection: Connection, text: str) -> set[str]:
+    """The runs with this text, in lower case, in a value of their recipe, their spec, or a fact of their output."""
+    params = select(PARAMS.c.run_uuid).where(func.lower(PARAMS.c.value).contains(text, autoescape=True))
+    facts = select(TAGS.c.run_uuid).where(
+        TAGS.c.key >= FACTS, TAGS.c.key < AFTER_FACTS, func.lower(TAGS.c.value).contains(text, autoescape=True)
+    )
+    return {*connection.execute(params).scalars(), *connection.execute(facts).scalars()}
 
 
 def mlflow_page(connection: Connection, run: str) -> str:

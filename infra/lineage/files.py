@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from baton.infra.lineage.facts import from_json, json_or
-from baton.infra.paths import home_path, located
+from baton.infra.paths import REMOVED, home_path, is_there, located
 from baton.infra.tracking.redact import KEY_CHARACTERS, hide_keys, redact, redact_lines, redact_parts, redact_text
 
 LARGEST = 4 << 20  # bytes of a JSON file that is shown
@@ -33,8 +33,8 @@ RECORDS = ("record/samples.json", "record/sample.json", "audit.json", "report.js
 
 @dataclass(frozen=True)
 class Files:
-    """`state`: here; gone (moved or deleted); changed (replaced by another artifact); elsewhere (not in this
-    machine's Baton home); unknown (not recorded)."""
+    """`state`: here; removed (by `baton gc`); gone (moved or deleted); changed (replaced by another artifact);
+    elsewhere (not in this machine's Baton home); unknown (not recorded)."""
 
     state: str
     directory: str = ""
@@ -67,7 +67,32 @@ def look(job: str | None, digest: str) -> Files:
     entries = [(str(name), entry) for name, entry in sorted(manifest["files"].items()) if isinstance(entry, dict)]
     files = [{"name": name, "bytes": entry.get("size"), "blake3": entry.get("blake3")} for name, entry in entries]
     records = {name: _json(directory / name) for name in RECORDS}
-    return Files("here", shown, files, {name: redact(_first(record)) for name, record in records.items() if record})
+    shown_records = {name: redact(_first(record)) for name, record in records.items() if record}
+    is_removed = is_there(directory / REMOVED) and not all(is_there(directory / name) for name, _ in entries)
+    return Files("removed" if is_removed else "here", shown, files, shown_records)
+
+
+def naming(text: str) -> set[str]:
+    """The digests of the artifacts in Baton's home with a file whose name has this text, in lower case."""
+    found = set()
+    for path in (home_path() / "jobs").glob("*/output/manifest.json"):
+        try:
+            stat = path.stat()
+        except OSError:  # removed meanwhile, or closed to this user
+            continue
+        digest, names = _names(path, stat.st_ino, stat.st_mtime_ns) if stat.st_size <= LARGEST else ("", ())
+        if any(text in name for name in names):
+            found.add(digest)
+    return found
+
+
+@lru_cache(maxsize=20_000)
+def _names(path: Path, inode: int, changed: int) -> tuple[str, tuple[str, ...]]:
+    """The digest of a manifest, and the names of its files, in lower case."""
+    manifest = _json(path)
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        return "", ()
+    return str(manifest.get("digest", "")), tuple(str(name).lower() for name in manifest["files"])
 
 
 def file_of(job: str | None, digest: str, name: str) -> Path | None:

@@ -151,6 +151,10 @@ class Graph:
             )
         return matches[0]
 
+    def beginning_with(self, prefix: str) -> set[str]:
+        """The artifacts whose digests begin with a prefix."""
+        return {known for known in self._artifacts if known.startswith(prefix)}
+
     def stages(self, execution: str) -> list[Run]:
         """The stages of an execution, oldest first."""
         return [self.runs[run] for run in self._stages.get(execution, ())]

@@ -18,9 +18,10 @@ from baton.infra.lineage.ancestry import Run
 from baton.infra.lineage.artifacts import describe, described_by
 from baton.infra.lineage.compare import choices, comparison
 from baton.infra.lineage.dashboard import dashboard, recipes_evaluated
-from baton.infra.lineage.executions import Filters, executions_page
+from baton.infra.lineage.executions import Filters, executions_page, words_of
 from baton.infra.lineage.graph import FOLD, Execution, Graph, UnknownNode
 from baton.infra.lineage.registry import registered, versions_of
+from baton.infra.lineage.search import results
 from baton.infra.lineage.summaries import (
     SILENT,
     artifact_row,
@@ -68,9 +69,29 @@ class Pages:
             "states": sorted(states.union(row["status"] for row in page["executions"])),
             "recipes": sorted({execution.name for execution in executions}),
             "total": len(executions),
+            "users": any(row["user"] for row in page["executions"]),
             "costs": any(row["cost_usd"] is not None for row in page["executions"]),
             "live": any(row["live"] for row in page["executions"]),
         }
+
+    def search(self, query: Query) -> Page:
+        """Everything that matches every word of `q`. Raises QueryRefused."""
+        q = query.get("q", "").strip()
+        words = words_of(q)
+        graph = self.graph.refresh()
+        with self.engine.connect() as connection:
+            found = results(graph, connection, words)
+        return {"title": "Search", "q": q} | found
+
+    def opened(self, query: Query) -> str | None:
+        """The address of the page that a search opens at once: an artifact by its digest, an execution by its id."""
+        q, graph = query.get("q", "").strip(), self.graph.refresh()
+        if q in graph.executions:
+            return f"{self.mount}/executions/{quote(q, safe='')}"
+        try:
+            return f"{self.mount}/artifacts/{quote(graph.resolve(q), safe='')}"
+        except UnknownNode:
+            return None
 
     def execution(self, id: str, query: Query) -> Page:
         graph = self.graph.refresh()

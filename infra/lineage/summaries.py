@@ -68,7 +68,11 @@ def execution_rows(graph: Graph, connection: Connection, executions: list[Execut
         connection, runs, *{OUTPUT + name for name in (VALIDATION, *headlines.values())}, "cost_usd"
     )
     measured = _Measured(metrics, facts.units(connection, headlines), tags)
-    return [_execution_row(graph, execution, stages[execution.id], measured) for execution in executions]
+    annotations = facts.annotations(connection, [execution.run_id for execution in executions])
+    return [
+        _execution_row(graph, execution, stages[execution.id], measured) | annotations[execution.run_id]
+        for execution in executions
+    ]
 
 
 def _execution_row(graph: Graph, execution: Execution, stages: list[Run], measured: _Measured) -> Row:

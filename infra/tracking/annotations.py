@@ -1,53 +1,33 @@
-"""The user, the note and the tags of an execution, which are in no cache key.
+"""The note and the tags of an execution, which are in no cache key.
 
 They are given when an execution begins, by variables of its environment, or later by `baton note`:
 
     BATON_NOTE    a text
     BATON_TAGS    a JSON object: {"sweep": "lr", "keep": "yes"}
-    BATON_USER    who started it; empty: nobody is recorded. By default the name in git's configuration and the login
-                  name
 
 An execution's note and tags are in a file of their own in the spool, annotations.json, so that `baton note` and the
 execution never overwrite each other's records.
 """
 
-import getpass
 import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache
 from pathlib import Path
 
 from baton.infra.errors import UserError
-from baton.infra.pod import this_pod
 from baton.infra.process.file_lock import lock
 from baton.infra.storage.durable import write_json
-from baton.infra.tracking.code import git
 from baton.infra.tracking.redact import redact_text
 
-NOTE, TAGS, USER = "BATON_NOTE", "BATON_TAGS", "BATON_USER"
+NOTE, TAGS = "BATON_NOTE", "BATON_TAGS"
 FILE = "annotations.json"
 NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,59}", re.ASCII)  # of a tag
-LONGEST_NOTE, LONGEST_VALUE, LONGEST_USER, MOST_TAGS = 2000, 200, 100, 30
+LONGEST_NOTE, LONGEST_VALUE, MOST_TAGS = 2000, 200, 30
 
 
 class AnnotationRefused(UserError):
     """Raised if a note or a tag is not allowed."""
-
-
-@cache
-def user() -> str:
-    """Return who started an execution, such as "Ada Lovelace (ada)", or "" if it is unknown or not to be recorded."""
-    given = os.environ.get(USER)
-    if given is not None or this_pod():
-        return (given or "").strip()[:LONGEST_USER]
-    try:
-        login = getpass.getuser()
-    except (OSError, KeyError):  # the user has no entry in the password database
-        login = ""
-    name = (git("config", "user.name") or b"").decode(errors="replace").strip()
-    return (f"{name} ({login})" if name and login and name != login else name or login)[:LONGEST_USER]
 
 
 def annotations(note: str, tags: Iterable[str]) -> dict[str, str]:
@@ -68,12 +48,6 @@ def given() -> tuple[str, dict[str, str]]:
     if not isinstance(tags, dict) or not all(isinstance(value, str) for value in tags.values()):
         raise AnnotationRefused(f'{TAGS}={text}: a JSON object of texts, such as {{"sweep": "lr"}}')
     return checked_note(os.environ.get(NOTE, "")), checked_tags(tags)
-
-
-def for_pods() -> dict[str, str]:
-    """Return the environment variables that pass the user, the note and the tags to a run's pods."""
-    passed = {name: os.environ[name] for name in (NOTE, TAGS) if os.environ.get(name)}
-    return passed | ({USER: user()} if user() else {})
 
 
 def parse_tag(text: str) -> tuple[str, str]:

@@ -27,7 +27,7 @@ from baton.infra.pod import this_pod
 from baton.infra.process.launch import grace_left_s
 from baton.infra.progress import say
 from baton.infra.storage.disk_errors import disk_errors_named
-from baton.infra.tracking.annotations import annotate, given, user
+from baton.infra.tracking.annotations import annotate, given
 from baton.infra.tracking.code import code_version
 from baton.infra.tracking.machine import links
 from baton.infra.tracking.outage import recoverable, wait_until_reachable
@@ -52,6 +52,7 @@ from baton.infra.tracking.spool import (
 from baton.infra.tracking.sqlite_file import store_file
 from baton.infra.tracking.store import shown_uri, tracking_uri
 from baton.infra.tracking.uploader import Uploader
+from baton.infra.tracking.user import user
 
 # How long an exiting process may wait for the store: a tenth of its runtime, within these bounds
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 1.5, 5.0
@@ -159,7 +160,7 @@ def current_execution(
                 plan=list(plan),
                 whole=redact_spec(whole or {}),
                 repository=repository(),
-                user="" if remote_place() else user(),
+                user=user(),
             )
         else:  # begun by another process, or resumed
             execution = replace(read_execution(folder), status=RUNNING, ended=None, error=None)

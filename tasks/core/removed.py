@@ -10,13 +10,12 @@ import json
 import time
 from pathlib import Path, PurePosixPath
 
+from baton.infra.paths import REMOVED
 from baton.infra.storage import buckets as storage
 from baton.infra.storage.buckets import is_bucket
 from baton.infra.storage.durable import make_folder, write_json
-from baton.tasks.core.manifest import MANIFEST, RECORD, ArtifactError, Manifest, read_manifest
+from baton.tasks.core.manifest import MANIFEST, ArtifactError, Manifest, read_manifest
 from baton.tasks.core.stored import manifest_at
-
-REMOVED = f"{RECORD}/removed.json"  # {"time": seconds since the epoch}
 
 
 def was_removed(place: str) -> bool:

@@ -17,7 +17,7 @@ from baton.infra.placement.config import UNUSED
 from baton.infra.pod_spec import FAMILIES, PodSpec, Resources
 from baton.infra.progress import say
 from baton.infra.storage.buckets import is_bucket
-from baton.infra.tracking import annotations
+from baton.infra.tracking import user
 from baton.infra.tracking.code import code_version
 from baton.infra.tracking.machine import CONSOLE, LINEAGE
 from baton.infra.tracking.redact import redact_text
@@ -77,7 +77,7 @@ def pass_on(run: Any) -> None:
     """Add this environment's variables to a run's `--env`, except those with secrets and those it sets itself."""
     variables = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)} | {CONSOLE: console(run)}
     variables = {name: value for name, value in variables.items() if redact_text(value) == value}
-    run.envvars = variables | for_pods() | annotations.for_pods() | _code() | (run.envvars or {})
+    run.envvars = variables | for_pods() | user.for_pods() | _code() | (run.envvars or {})
 
 
 def _code() -> dict[str, str]:

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from baton.infra.paths import baton_home
+from baton.infra.paths import REMOVED, baton_home
 from baton.infra.process.launch import is_finished
 from baton.tasks.core.manifest import MANIFEST, ArtifactError, Manifest, read_manifest
-from baton.tasks.core.removed import REMOVED
 from baton.workflows.gc.needs import Needs
 
 CHECKPOINTS, UNFINISHED, DOWNLOADS, LEFTOVERS = "checkpoints", "unfinished", "downloads", "leftovers"
