@@ -35,8 +35,9 @@ def main(host: str, port: int, store: str | None, without_mlflow: bool) -> None:
             click.echo(str(error), err=True)
     import uvicorn
 
-    from baton.infra.lineage.app import MOUNT, alone, with_mlflow
+    from baton.infra.lineage.app import alone, with_mlflow
     from baton.infra.lineage.database import open_database
+    from baton.infra.lineage.pages import MOUNT
 
     open_database().dispose()  # fails before MLflow's imports, which take seconds
     if not without_mlflow:

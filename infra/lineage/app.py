@@ -5,7 +5,6 @@ allows nothing from other hosts, and all content can be read without JavaScript.
 """
 
 import json
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -30,11 +29,10 @@ from baton.infra.lineage.database import open_database
 from baton.infra.lineage.executions import QueryRefused
 from baton.infra.lineage.graph import UnknownNode
 from baton.infra.lineage.openlineage import events
-from baton.infra.lineage.pages import Page, Pages
+from baton.infra.lineage.pages import MOUNT, Page, Pages, as_json
 from baton.infra.text import brief, count, duration, encodable, measure, number, share, size, value, words
 from baton.infra.tracking.redact import redact_text
 
-MOUNT = "/lineage"
 HERE = Path(__file__).parent
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -99,7 +97,7 @@ def _site(store: str | None, mlflow: bool) -> Starlette:
 
     def data(path: str, work: Callable[[Request], Any]) -> Route:
         async def answer(request: Request) -> Response:
-            content = json.dumps(_without_drawings(await run_in_threadpool(work, request)), indent=1)
+            content = json.dumps(as_json(await run_in_threadpool(work, request)), indent=1)
             return Response(content, media_type="application/json", headers=HEADERS)
 
         return Route(path, answer)
@@ -201,14 +199,6 @@ def _failed(templates: Environment, status: int) -> Callable[[Request, Exception
         return Response(encodable(text), status_code=code, media_type="text/html", headers=HEADERS)
 
     return answer
-
-
-def _without_drawings(content: Any) -> Any:
-    if isinstance(content, dict):
-        return {name: _without_drawings(item) for name, item in content.items() if not name.startswith("_")}
-    if isinstance(content, float) and not math.isfinite(content):
-        return None  # JSON has no NaN
-    return [_without_drawings(item) for item in content] if isinstance(content, list) else content
 
 
 def _ago(seconds: float, now: float) -> str:

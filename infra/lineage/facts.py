@@ -207,11 +207,11 @@ def with_tag(connection: Connection, name: str, value: str, *, prefix: bool = Fa
     return set(connection.execute(select(TAGS.c.run_uuid).where(TAGS.c.key == name, match)).scalars())
 
 
-def annotated(connection: Connection, text: str, tag: str = "") -> set[str]:
+def annotated(connection: Connection, text: str, tag: str | None = None) -> set[str]:
     """The executions with this text, in lower case, in their user, note or tags; or with a `tag` of this value."""
     value, key = func.lower(TAGS.c.value), TAGS.c.key
-    if tag:
-        match = and_(key == ANNOTATION_TAG + mlflow_name(tag), value == text)
+    if tag is not None:
+        match = and_(key == ANNOTATION_TAG + mlflow_name(tag), value == text, value != "")
         return set(connection.execute(select(TAGS.c.run_uuid).where(match)).scalars())
     tags = and_(key >= ANNOTATION_TAG, key < AFTER_ANNOTATIONS, value != "")
     named = func.lower(func.substr(key, len(ANNOTATION_TAG) + 1))

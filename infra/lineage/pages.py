@@ -3,6 +3,7 @@
 Keys that start with "_" are drawings and paths; the JSON twin leaves them out.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -41,6 +42,7 @@ from baton.infra.tracking.mlflow_records import OUTPUT
 from baton.infra.tracking.relations import DESCRIBED, Relation
 
 LIVE_CURVES = ("loss", "validation_loss", "reward", "kl")  # on an execution's page, of the stages that run
+MOUNT = "/lineage"
 REPORT = "report.html"
 STEP_UNITS = {"endpoint": "client"}  # the unit of a step, by the kind of a run's output
 TIME_UNITS = ((7200, 3600.0, "hour"), (180, 60.0, "minute"), (0, 1.0, "second"))
@@ -350,6 +352,15 @@ class Pages:
             return f"?{urlencode({name: value for name, value in fields.items() if value})}#graph"
 
         return draw(boxes, named, self.graph.runs, link, marks, alt)
+
+
+def as_json(content: Any) -> Any:
+    """The content of a page as JSON has it, without drawings."""
+    if isinstance(content, dict):
+        return {name: as_json(item) for name, item in content.items() if not name.startswith("_")}
+    if isinstance(content, float) and not math.isfinite(content):
+        return None  # JSON has no NaN
+    return [as_json(item) for item in content] if isinstance(content, list) else content
 
 
 def _functions(recipe: Any) -> dict[str, str]:

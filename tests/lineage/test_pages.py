@@ -101,7 +101,7 @@ def test_the_list_is_searched_and_filtered(page: TestClient, store: Stored) -> N
 def test_a_digest_in_the_search_opens_its_artifact(page: TestClient, store: Stored) -> None:
     answer = page.get(f"{ROOT}/search?q={store.digests['sft'][:12]}")
     assert answer.url.path == f"{ROOT}/artifacts/{store.digests['sft']}"
-    assert page.get(f"{ROOT}/search?q=laptop").url.path == f"{ROOT}/executions"
+    assert page.get(f"{ROOT}/search?q={store.first}").url.path == f"{ROOT}/executions/{store.first}"
 
 
 def test_the_list_is_sorted_and_filtered_by_recipe_and_date(page: TestClient, store: Stored) -> None:
