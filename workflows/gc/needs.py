@@ -11,6 +11,7 @@ from baton.infra.tracking.spool import (
     Execution,
     StageRun,
     executions,
+    has_pushed_to,
     is_alive,
     read_execution,
     read_stage,
@@ -18,7 +19,7 @@ from baton.infra.tracking.spool import (
     stage_folders,
 )
 from baton.infra.tracking.sqlite_file import store_file
-from baton.infra.tracking.store import tracking_uri, was_used
+from baton.infra.tracking.store import tracking_uri
 from baton.tasks.artifacts import kind_of
 
 FINDINGS = ("finding", "page")  # families of artifacts that are small and that reports and comparisons read
@@ -110,9 +111,8 @@ def _is_finding(run: StageRun) -> bool:
 def _registered() -> Iterator[tuple[str, str, bool]]:
     """Yield digests of artifacts that registered versions refer to, why each is needed, and whether it is required: by
     an alias, or by a generation, which later nights replay and which a rollback can restore. Raises UserError."""
-    uri = tracking_uri()
-    if (path := store_file(uri)) and not path.exists() and not was_used(uri):
-        return
+    if (path := store_file(tracking_uri())) and not path.exists() and not has_pushed_to(""):
+        return  # no run has sent anything anywhere, in a home that was moved either
     from mlflow import MlflowClient
 
     from baton.tasks.core.job import StageError
