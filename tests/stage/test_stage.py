@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from baton.infra.placement.machine import ATTEMPT, NODES, RESTARTS, START
 from baton.infra.process.launch import Engine, job_directory
 from baton.infra.tracking.remote_run import JOB
 from baton.tasks.core.job import open_job
 from baton.tasks.core.manifest import read_manifest
+from baton.tasks.core.removed import was_removed
+from baton.workflows.gc.__main__ import main as gc
 from tests import forked
 from tests.stage.engines import CountSpec
 
@@ -176,6 +179,23 @@ def test_files_that_are_gone_and_that_no_stage_reads_are_not_recomputed(home: Pa
     assert again.ran == [] and not folder.exists()
     assert again.count == of_calls.count
     assert "text           cached, its files are gone" in again.output
+
+
+def test_a_second_run_is_cached_after_gc_and_a_stage_that_runs_gets_back_what_it_reads(
+    home: Path, of_calls: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATON_HOME", str(home))
+    removed = CliRunner().invoke(gc, ["--delete", "--kind", "text", "--kind", "count"])
+    assert removed.exit_code == 0 and "removed" in removed.output, removed.output
+    outputs = [Path(made["path"]) for made in (of_calls.text, of_calls.count)]
+    assert all(was_removed(str(output)) and (output / "manifest.json").exists() for output in outputs)
+    again = chain(home, {"text": "ab", "times": 2}, dag=True)
+    assert again.ran == [] and again.count == of_calls.count
+    other = chain(home, {"text": "ab", "times": 2}, {"letter": "b"}, dag=True)
+    assert other.ran == ["make", "count"] and other.text == of_calls.text
+    alone = chain(home, {"text": "ab", "times": 2})  # a workflow that calls the stages itself needs the files
+    assert alone.ran == ["count"]
+    assert not any(was_removed(str(output)) for output in outputs)
 
 
 def test_files_that_are_gone_are_recomputed_for_a_stage_whose_own_files_are_damaged(home: Path, of_calls: Run) -> None:

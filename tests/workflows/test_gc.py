@@ -173,10 +173,11 @@ def test_a_removal_waits_for_decisions_and_a_decision_for_a_removal(home: Path) 
         assert other.stdin and other.stdout and other.stderr
         assert "waiting" in other.stderr.readline()
     assert other.stdout.readline() == "removing\n"
-    timer = threading.Timer(0.3, lambda: other.communicate("\n"))
+    ended: list[object] = []
+    timer = threading.Timer(0.3, lambda: (ended.append(True), other.communicate("\n")))
     timer.start()
     with without_removal():
-        assert not timer.is_alive() or other.poll() is not None or other.stdin.closed
+        assert ended
     timer.join()
 
 
@@ -269,7 +270,7 @@ def test_nothing_goes_while_the_registry_does_not_answer(home: Path, monkeypatch
     assert "Nothing is removed" in gc("--delete", *ANY_AGE, code=1)
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     (home / "mlflow.db").rename(home / "being-restored.db")
-    assert "the tracking store is missing" in gc("--delete", *ANY_AGE, code=1)
+    assert "Nothing is removed" in gc("--delete", *ANY_AGE, code=1)
     assert not gone(home)
 
 

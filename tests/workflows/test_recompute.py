@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from baton.tasks.artifacts import Artifact, kinds
-from baton.tasks.core.manifest import write_manifest
+from baton.tasks.core.manifest import read_manifest, write_manifest
+from baton.tasks.core.removed import remove_files
 from baton.tasks.core.spec import StageSpec
 from baton.tasks.models.artifact import Base
 from baton.workflows.dag.call import Call
@@ -76,3 +77,10 @@ def test_a_model_that_was_only_measured_is_recomputed(cached: dict[str, Artifact
 def test_a_stage_with_damaged_files_reads_its_inputs_again(cached: dict[str, Artifact]) -> None:
     (Path(cached["base"].place) / "file").write_text("another model")
     assert recomputed_stages(cached, ["corpus", "pretrain"]) == {"corpus", "pretrain"}
+
+
+def test_what_gc_has_removed_is_recomputed_only_for_a_stage_that_reads_it(cached: dict[str, Artifact]) -> None:
+    for title in ("sft", "evaluate", "pretrain"):
+        remove_files(Path(cached[title].place), read_manifest(Path(cached[title].place)))
+    assert recomputed_stages(cached, []) == set()
+    assert recomputed_stages(cached, [], runs=("evaluate",)) == {"sft"}
