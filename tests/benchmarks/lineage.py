@@ -80,6 +80,8 @@ def _questions(uri: str, made: Made) -> dict[str, Callable[[], object]]:
     return {
         "list": get("/executions"),
         "search": get("/executions?q=recipe-3&state=FAILED"),
+        "find": get("/search?q=recipe-3+grpo"),  # everything, by two words
+        "find_text": get("/search?q=nothing-like-it"),  # in every value
         "graph": get(f"/executions/{made.large}"),  # 300 nodes: 150 runs, 150 artifacts
         "artifact": get(f"/artifacts/{made.artifacts[0]}"),
         "ancestors": lambda: lineage.ancestors(dice.choice(made.artifacts)),

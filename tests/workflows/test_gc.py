@@ -19,6 +19,7 @@ from click.testing import CliRunner
 
 from baton.infra.lineage.files import look
 from baton.infra.process.removal_lock import without_removal
+from baton.infra.storage import durable
 from baton.infra.tracking.execution import begin_execution, close_execution, end_execution, note_used
 from baton.infra.tracking.note import main as note
 from baton.infra.tracking.record import tracked
@@ -173,11 +174,16 @@ def test_a_removal_waits_for_decisions_and_a_decision_for_a_removal(home: Path) 
         assert other.stdin and other.stdout and other.stderr
         assert "waiting" in other.stderr.readline()
     assert other.stdout.readline() == "removing\n"
-    ended: list[object] = []
-    timer = threading.Timer(0.3, lambda: (ended.append(True), other.communicate("\n")))
+    ended = threading.Event()
+
+    def end() -> None:
+        ended.set()
+        other.communicate("\n")
+
+    timer = threading.Timer(0.3, end)
     timer.start()
     with without_removal():
-        assert ended
+        assert ended.is_set()
     timer.join()
 
 
@@ -192,7 +198,7 @@ def _killed_after(files: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         unlink(path, missing_ok)
 
-    Path.unlink = dying  # type: ignore[method-assign]
+    Path.unlink = dying  # type: ignore[method-assign, assignment]
     main(["--delete", *ANY_AGE])
 
 
@@ -252,7 +258,7 @@ def test_a_file_with_two_names_is_freed_with_the_second(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_has_room_for_the_mark_after_the_first_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, left = removed.write_json, [1]
+    write, left = durable.write_json, [1]
 
     def full(path: Path, value: Any) -> None:
         left[0] -= 1
@@ -281,7 +287,7 @@ def test_a_home_without_any_run_has_nothing_to_remove(tmp_path: Path, monkeypatc
 
 
 def test_the_base_of_an_adapter_stays_with_it(home: Path) -> None:
-    jobs = {}
+    jobs: dict[str | None, str] = {}
     for name, base in (("base", None), ("adapter", "base")):
         output = output_of(home, name)
         output.mkdir(parents=True)
