@@ -67,10 +67,10 @@ def matches(graph: Graph, connection: Connection, word: str) -> Matches:
     text = word.lower()
     is_prefix = len(text) >= SHORTEST_PREFIX and set(text) <= HEX
     runs = facts.with_tag(connection, "mlflow.source.git.commit", text, prefix=True) if is_prefix else set()
-    runs |= facts.naming_models(connection, text) | facts.annotated(connection, text)
+    is_text = len(text) >= SHORTEST_TEXT  # names of models are among the values
+    runs |= facts.mentioning(connection, text) if is_text else facts.naming_models(connection, text)
+    runs |= facts.annotated(connection, text)
     runs |= {run.id for run in graph.runs.values() if text in run.title.lower() or text in (run.kind or "")}
-    if len(text) >= SHORTEST_TEXT:
-        runs |= facts.mentioning(connection, text)
     named = files.naming(text) if "." in text.strip(".") else set()
     artifacts = {digest for digest in named if graph.is_artifact(digest)}
     return Matches(word, runs, artifacts | (graph.beginning_with(text) if is_prefix else set()))
