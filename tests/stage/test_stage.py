@@ -182,18 +182,19 @@ def test_files_that_are_gone_and_that_no_stage_reads_are_not_recomputed(home: Pa
 
 
 def test_a_second_run_is_cached_after_gc_and_a_stage_that_runs_gets_back_what_it_reads(
-    home: Path, of_calls: Run, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("BATON_HOME", str(home))
+    monkeypatch.setenv("BATON_HOME", str(tmp_path))
+    first = chain(tmp_path, {"text": "ab", "times": 2}, dag=True)
     removed = CliRunner().invoke(gc, ["--delete", "--kind", "text", "--kind", "count"])
     assert removed.exit_code == 0 and "removed" in removed.output, removed.output
-    outputs = [Path(made["path"]) for made in (of_calls.text, of_calls.count)]
+    outputs = [Path(made["path"]) for made in (first.text, first.count)]
     assert all(was_removed(str(output)) and (output / "manifest.json").exists() for output in outputs)
-    again = chain(home, {"text": "ab", "times": 2}, dag=True)
-    assert again.ran == [] and again.count == of_calls.count
-    other = chain(home, {"text": "ab", "times": 2}, {"letter": "z"}, dag=True)
-    assert other.ran == ["make", "count"] and other.text == of_calls.text
-    alone = chain(home, {"text": "ab", "times": 2})  # a workflow that calls the stages itself needs the files
+    again = chain(tmp_path, {"text": "ab", "times": 2}, dag=True)
+    assert again.ran == [] and again.count == first.count
+    other = chain(tmp_path, {"text": "ab", "times": 2}, {"letter": "z"}, dag=True)
+    assert other.ran == ["make", "count"] and other.text == first.text
+    alone = chain(tmp_path, {"text": "ab", "times": 2})  # a workflow that calls the stages itself needs the files
     assert alone.ran == ["count"]
     assert not any(was_removed(str(output)) for output in outputs)
 
