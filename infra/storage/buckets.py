@@ -324,7 +324,8 @@ def with_retries(
                     curable=False,
                 ) from error
             if answer is not None and answer.is_refusal:
-                fix = "Check the address and the store's settings (for S3, FLYTE_AWS_ENDPOINT and AWS_DEFAULT_REGION)"
+                of_s3 = " and the store's settings (for S3, FLYTE_AWS_ENDPOINT and AWS_DEFAULT_REGION)"
+                fix = f"Check the address{of_s3 if is_bucket(place) else ''}"
                 raise StorageError(
                     f"{place}: the storage refuses the request: {answer.message}. {fix}", False
                 ) from error
@@ -335,7 +336,8 @@ def with_retries(
                 raise StorageError(f"{place}: {reason}. {CREDENTIALS}", False) from error
             tried = time.monotonic() - began
             if tried + wait > (patience_s or PATIENCE_S) or (stop is not None and stop.is_set()):
-                fix = "Check that it can be reached from here (for S3, FLYTE_AWS_ENDPOINT), and run the command again"
+                of_s3 = " (for S3, FLYTE_AWS_ENDPOINT)" if is_bucket(place) else ""
+                fix = f"Check that it can be reached from here{of_s3}, and run the command again"
                 raise StorageError(f"{place}: tried for {tried:.0f} s: {clause(error)}. {fix}", curable=True) from error
         (stop.wait if stop else time.sleep)(wait * random.uniform(0.5, 1))
         wait = min(2 * wait, LONGEST_WAIT_S)
