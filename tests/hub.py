@@ -4,7 +4,7 @@ datasets with commits, large files (LFS, single and in parts), private repositor
     with hub_server() as hub:
         subprocess.run(…, env=os.environ | hub.environment())
 
-The client reads HF_ENDPOINT when it is imported, so it runs in a process of its own.
+The client reads HF_ENDPOINT when it is imported: in this process, `hub.used_here` sets what it has read.
 """
 
 import base64
@@ -21,6 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import pytest
 import yaml
 
 TOKEN = "hf_" + "w" * 34  # of the user who may write to USER/…
@@ -80,6 +81,14 @@ class Hub:
     def environment(self, token: str = TOKEN, **more: str) -> dict[str, str]:
         """Return the variables of a client. Its retries of a failed request are its own."""
         return {"HF_ENDPOINT": self.endpoint, "HF_HUB_OFFLINE": "0", "HF_TOKEN": token} | more
+
+    def used_here(self, monkeypatch: pytest.MonkeyPatch, token: str = TOKEN) -> None:
+        """Let the client in this process use this hub."""
+        from huggingface_hub import constants
+
+        monkeypatch.setattr(constants, "ENDPOINT", self.endpoint)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setenv("HF_TOKEN", token)
 
     def model(self, name: str) -> Repository:
         return self.repositories["model", name]

@@ -5,7 +5,7 @@ from baton.tasks.artifacts import Artifact
 
 
 class PublishedModel(Artifact):
-    """The final Hugging Face directory with its model card, and its registry version."""
+    """The final Hugging Face directory with its model card, its registry version, and its commit on the hub."""
 
     kind = "published_model"
     order = 150
@@ -16,6 +16,8 @@ class PublishedModel(Artifact):
     registry_name: str
     registry_version: str
     why: str = ""  # it was chosen; not a fact that another stage can read
+    hub: str = ""  # the repository, if it was pushed
+    hub_commit: str = ""
 
     def detail(self) -> str:
         return f"version {self.registry_version}"

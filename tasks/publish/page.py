@@ -11,6 +11,8 @@ def published_model(source: Source) -> list[Block]:
     blocks: list[Block] = [
         Text(f"{facts['registry_name']}, version {facts['registry_version']} in the model registry{why}.")
     ]
+    if facts.get("hub"):
+        blocks.append(Text(f"{facts['hub']} on the Hugging Face hub, commit {facts['hub_commit']}."))
     if card.exists():
         blocks.append(Fold("Model card", [Code(card.read_text())]))
     return blocks

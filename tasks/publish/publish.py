@@ -5,6 +5,9 @@ and "parts.corpus", "parts.tokenizer", … are described on the card, and some o
 Output: the model's directory with README.md. The registry's version is a fact of the artifact and not part of its
 content, so that its digest is the same in a second registry. A repeated job keeps the directory and registers it. The
 same model with the same sources and terms is the same version, even if its card compares it with other models.
+
+With `hub`, the directory is then pushed to a repository of the Hugging Face hub, whose commit is a fact too. That is
+last: an unreachable hub fails a job whose directory and version exist, and the repeated job sends what is missing.
 """
 
 import json
@@ -13,6 +16,7 @@ import yaml
 
 from baton.infra.paths import portable
 from baton.infra.storage.durable import sync_tree
+from baton.infra.storage.hub import Consent, Repository
 from baton.infra.tracking.mlflow_names import mlflow_name
 from baton.tasks.core.job import Job, main
 from baton.tasks.core.manifest import MANIFEST, content_digest, read_manifest, text_digest
@@ -22,6 +26,7 @@ from baton.tasks.publish.card import model_card
 from baton.tasks.publish.chain import chain, label_of, manifest_of, reports
 from baton.tasks.publish.champion import make_champion
 from baton.tasks.publish.copy import CARD, copy_model
+from baton.tasks.publish.on_hub import push_model
 from baton.tasks.publish.registry import PART_TAG, PATIENCE_S, Publication, register
 from baton.tasks.publish.spec import PublishSpec
 from baton.tasks.publish.why import ADVICE, UNTUNED, tie, why
@@ -45,17 +50,18 @@ def work(job: Job) -> None:
     model = read_manifest(opened.directory)
     links, evaluations = chain(job), reports(job)
 
+    steps = 3 if spec.hub else 2
     label = str(model.facts["label"])
     tied = tie(spec.best, label, model.digest, evaluations)
     if tied:
         job.notice(f"publish.best: {tied}. {ADVICE}", invalidates=label == UNTUNED)
     if not (job.output / MANIFEST).exists():
-        job.progress(0, 2, "steps", now="copying")
+        job.progress(0, steps, "steps", now="copying")
         copy_model(opened, job.output)
         (job.output / CARD).write_text(model_card(spec, opened, model, links, evaluations, tied), encoding="utf-8")
         sync_tree(job.output)  # must happen before the registry refers to it
 
-    job.progress(1, 2, "steps", now="registering")
+    job.progress(1, steps, "steps", now="registering")
     measured = {
         mlflow_name(name): metric
         for report in evaluations
@@ -89,7 +95,26 @@ def work(job: Job) -> None:
     if spec.alias == CHAMPION:
         make_champion(spec.name, int(version))
     chosen = {"why": why(spec.best, label, model.digest, evaluations)}
-    job.finish(chosen, label=label, registry_name=spec.name, registry_version=version)
+    job.finish(chosen, label=label, registry_name=spec.name, registry_version=version, **_pushed(job, spec, label))
+
+
+def _pushed(job: Job, spec: PublishSpec, label: str) -> dict[str, str]:
+    """Push the directory to the hub, if a repository is set; returns the facts about it. Raises StorageError."""
+    if spec.hub is None:
+        return {}
+    pushed = push_model(
+        job.output,
+        Repository("model", spec.hub),
+        Consent(not spec.private, spec.overwrite),
+        f"{spec.name}: {label}",
+        lambda done, total: job.progress(done, total, "bytes to the hub"),
+    )
+    if pushed.private and not spec.private:
+        job.notice(
+            f"publish.private is false, but {spec.hub} on the hub was private before and still is: only its settings "
+            "on the hub make it public"
+        )
+    return {"hub": spec.hub, "hub_commit": pushed.commit}
 
 
 def _same(spec: PublishSpec, job: Job, parts: list[str]) -> str:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from baton.tasks.core.manifest import Manifest, write_manifest
+from tests.hub import Hub, hub_server
 from tests.posttrain.tiny import tiny_model
 from tests.promote.made import metric
 from tests.tracking.conftest import empty_store, home, server, sleeping_server  # noqa: F401 - fixtures
@@ -48,6 +50,12 @@ class Chain:
         return directory
 
 
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with hub_server() as here:
+        yield here
+
+
 @pytest.fixture(scope="session")
 def sealed(tmp_path_factory: pytest.TempPathFactory) -> Chain:
     root = tmp_path_factory.mktemp("run")
@@ -76,8 +84,8 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> Chain:
     return Chain(paths, made)
 
 
-def publish(job: Path) -> subprocess.CompletedProcess[str]:
+def publish(job: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the engine as a process."""
     command = [sys.executable, "-m", "baton.tasks.publish.publish", str(job)]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"} | variables
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

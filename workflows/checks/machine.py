@@ -14,12 +14,14 @@ from typing import TypeVar
 
 from baton.infra.paths import home_path
 from baton.infra.progress import say
+from baton.infra.storage.hub import Consent, Repository, check
 from baton.infra.tracking.redact import redact_text
 from baton.infra.tracking.store import ADDRESSES, HOME_OF_STORE, can_hold_store, is_address
 from baton.tasks.convert.load_hf_spec import ask_hub
 from baton.tasks.core.spec import Problem, StageSpec
 from baton.tasks.data.source_spec import HuggingFaceSource, is_path
 from baton.tasks.hardware.accelerators import BY_NAME, accelerator
+from baton.tasks.publish.spec import PublishSpec
 from baton.workflows.checks.run_context import RunContext, runs_on_a_cluster
 from baton.workflows.checks.table import CHECKS, checked
 from baton.workflows.checks.warnings import warnings_of
@@ -54,6 +56,7 @@ def machine_problems(context: RunContext) -> list[Problem]:
     if runs_on_a_cluster():
         return []
     problems = [*_named_gpu(context), *offline_problems(context, os.environ), *store_problems(os.environ)]
+    problems += publishing_problems(context)
     if (stage := _first_on_a_gpu(context)) and context.machine.gpus and (cuda := cuda_of_torch()):
         problems += driver_problems(stage, cuda, cuda_of_driver())
         problems += compiler_problems(stage, Path(sysconfig.get_path("include")))
@@ -172,6 +175,15 @@ def offline_problems(context: RunContext, environment: Mapping[str, str]) -> Ite
             files = "its files (save_to_disk, JSONL, Parquet)" if kind == "dataset" else "a folder"
             allowed = f"{files}, or the hub, which {by[0]}={environment[by[0]]} disables: unset it to download {name}"
             yield Problem(path, name, allowed)
+
+
+def publishing_problems(context: RunContext) -> Iterator[Problem]:
+    """Reasons for which the last stage could not push to the repository that the recipe names."""
+    spec = _local_stages(context).get("publish")
+    if isinstance(spec, PublishSpec) and spec.hub:
+        repository = Repository("model", spec.hub)
+        if refusal := check(repository, Consent(not spec.private, spec.overwrite)):
+            yield Problem("publish.hub", spec.hub, refusal.removeprefix(f"{repository}: "))
 
 
 def asks_hub(context: RunContext) -> bool:

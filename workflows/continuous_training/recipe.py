@@ -175,6 +175,9 @@ class ContinuousRecipe(Recipe):
         ]
         if self.publish.alias:
             problems.append(Problem("publish.alias", self.publish.alias, "null: the promotion moves the alias"))
+        if self.publish.hub:
+            allowed = "null: a candidate is published before it is compared; export the champion with `baton export`"
+            problems.append(Problem("publish.hub", self.publish.hub, allowed))
         if self.refresh and not self.post_training:
             problems.append(Problem("refresh", "on", "needs at least one stage in post_training"))
         if self.stages and not self.refresh:
