@@ -15,31 +15,33 @@ CARD = "README.md"
 LINK_BYTES = 1 << 20  # files of at least this size are linked: weights are never edited in place, but a config may be
 
 
-def copy_model(model: ModelFolders, output: Path) -> None:
-    """Fill `output` with the model's files, large ones as hard links where possible. An adapter is published with its
-    base, so that Transformers loads both from the folder: the adapter's files beside the config, the base's in `base/`,
-    and an index of the base's tensors. `base/` has the tuned model's tokenizer, chat template and generation config, so
-    that a program that loads the adapter onto it stops where the tuned model does. The manifest, the record and an
-    existing card are not copied."""
+def copy_model(model: ModelFolders, output: Path, linked: bool = True) -> None:
+    """Fill `output` with the model's files, large ones as hard links where possible, unless not `linked`. An adapter is
+    published with its base, so that Transformers loads both from the folder: the adapter's files beside the config, the
+    base's in `base/`, and an index of the base's tensors. `base/` has the tuned model's tokenizer, chat template and
+    generation config, so that a program that loads the adapter onto it stops where the tuned model does. The manifest,
+    the record and an existing card are not copied."""
     remove(output)  # left by an attempt that was killed
-    _copy(model.directory, output)
+    copy_files(model.directory, output, linked)
     if model.adapter is None:
         return
     shutil.rmtree(output / ADAPTER)
-    _copy(model.adapter, output)
+    copy_files(model.adapter, output, linked)
     # with "./" PEFT does not mistake it for a name on the hub if the current folder is another
     write_json(output / ADAPTER_CONFIG, model.adapter_config() | {"base_model_name_or_path": f"./{BASE}"})
-    _copy(model.weights, output / BASE)
+    copy_files(model.weights, output / BASE, linked)
     copy_turns(output, output / BASE)
     write_json(output / INDEX, _index(model.weights))
 
 
-def _copy(source: Path, target: Path) -> None:
+def copy_files(source: Path, target: Path, linked: bool = True) -> None:
+    """Copy a folder's files, but no manifest, record or card. Large ones become hard links where possible, unless not
+    `linked`."""
     for path in sorted(source.rglob("*")):
         name = path.relative_to(source)
         if path.is_file() and name.parts[0] not in (MANIFEST, RECORD, CARD):
             (target / name).parent.mkdir(parents=True, exist_ok=True)
-            _link_or_copy(path, target / name)
+            _link_or_copy(path, target / name, linked)
 
 
 def _index(base: Path) -> dict[str, Any]:
@@ -50,8 +52,8 @@ def _index(base: Path) -> dict[str, Any]:
     return {"metadata": {"total_size": size}, "weight_map": weight_map}
 
 
-def _link_or_copy(source: Path, target: Path) -> None:
-    if source.stat().st_size >= LINK_BYTES:
+def _link_or_copy(source: Path, target: Path, linked: bool) -> None:
+    if linked and source.stat().st_size >= LINK_BYTES:
         try:
             os.link(source.resolve(), target)  # an input is a folder of links
             return
