@@ -30,6 +30,7 @@ from baton.infra.lineage.executions import QueryRefused
 from baton.infra.lineage.graph import UnknownNode
 from baton.infra.lineage.openlineage import events
 from baton.infra.lineage.pages import MOUNT, Page, Pages, as_json
+from baton.infra.storage.buckets import StorageError
 from baton.infra.text import brief, count, duration, encodable, measure, number, share, size, value, words
 from baton.infra.tracking.redact import redact_text
 
@@ -136,6 +137,14 @@ def _site(store: str | None, mlflow: bool) -> Starlette:
         named = {"Content-Disposition": f"{disposition}; filename*=utf-8''{quote(path.name)}"}
         return StreamingResponse(map(encodable, pieces), media_type=media, headers=FILE_HEADERS | named)
 
+    async def folder(request: Request) -> Response:
+        """An artifact's folder as a tar file."""
+        packed = await run_in_threadpool(pages.archive, request.path_params["id"])
+        named = {"Content-Disposition": f'attachment; filename="{packed.name}"', "Content-Length": str(packed.size)}
+        if request.method == "HEAD":
+            return Response(media_type="application/x-tar", headers=FILE_HEADERS | named)
+        return StreamingResponse(packed.chunks(), media_type="application/x-tar", headers=FILE_HEADERS | named)
+
     async def full_log(request: Request) -> Response:
         chunks = await run_in_threadpool(pages.full_log, request.path_params["id"])
         return StreamingResponse(chunks, media_type="text/plain; charset=utf-8", headers=HEADERS)
@@ -158,6 +167,7 @@ def _site(store: str | None, mlflow: bool) -> Starlette:
             data("/executions/{id}/openlineage.json", openlineage),
             data("/artifacts/{id}/openlineage.json", openlineage),
             Route("/artifacts/{id}/files/{name:path}", file),
+            Route("/artifacts/{id}/folder.tar", folder),
             Route("/runs/{id}/log.txt", full_log),
             *page("/runs/{id}/log", "log.html", one(pages.log)),
             *page("/executions", "executions.html", lambda request: pages.executions(request.query_params)),
@@ -173,6 +183,7 @@ def _site(store: str | None, mlflow: bool) -> Starlette:
             QueryRefused: _failed(templates, 400),
             HTTPException: _failed(templates, 404),
             SQLAlchemyError: _failed(templates, 503),
+            StorageError: _failed(templates, 503),
         },
     )
 

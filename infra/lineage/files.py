@@ -103,6 +103,11 @@ def file_of(job: str | None, digest: str, name: str) -> Path | None:
     return _readable(Path(output.directory) / name)
 
 
+def paths_of(output: Files) -> dict[str, Path | None]:
+    """The paths of all files that the artifact's manifest lists, by name; None for one that is not at hand."""
+    return {file["name"]: _readable(Path(output.directory) / file["name"]) for file in output.files}
+
+
 def shown(path: Path) -> Iterator[str] | None:
     """A file's content in pieces, redacted; None for a file that is served as it is: one that is not text, or that has
     tokens, for which the name of a secret means nothing."""

@@ -16,6 +16,7 @@ from baton.infra.drawing.charts import Points, curves
 from baton.infra.drawing.graph import Box, Marks, draw
 from baton.infra.lineage import code, facts, files, reproduce, subgraph
 from baton.infra.lineage.ancestry import Run
+from baton.infra.lineage.archive import Archive, archive, has_storage
 from baton.infra.lineage.artifacts import describe, described_by
 from baton.infra.lineage.compare import choices, comparison
 from baton.infra.lineage.dashboard import dashboard, recipes_evaluated
@@ -244,6 +245,17 @@ class Pages:
             raise UnknownNode(f"{name}: not a file of artifact {digest[:12]} that is on this machine")
         return path
 
+    def archive(self, digest: str) -> Archive:
+        """One artifact's folder as a tar file. Raises UnknownNode, StorageError."""
+        digest = self.graph.refresh().resolve(digest)
+        with self.engine.connect() as connection:
+            tags = facts.tags(connection, [run.id for run in self.graph.uses(digest)], "baton.job")
+            name = describe(self.graph, connection, {digest})[digest].name
+        packed = archive(name, digest, next((some["baton.job"] for some in tags.values()), None))
+        if packed is None:
+            raise UnknownNode(f"artifact {digest[:12]}: its files are neither on this machine nor in BATON_STORAGE")
+        return packed
+
     def artifact(self, digest: str, query: Query) -> Page:
         """One artifact. `to` names another: the path between the two is marked."""
         graph = self.graph.refresh()
@@ -294,6 +306,7 @@ class Pages:
             "directory": output.directory,
             "host": maker_tags.get("baton.machine.host", ""),
             "files": [file | {"url": self._file(digest, file["name"])} for file in output.files],
+            "folder": self._folder(digest) if output.state == "here" or has_storage() else None,
             "records": output.records,
             "to": artifact_row(named[to]) if to else None,
             "path": path,
@@ -340,6 +353,9 @@ class Pages:
 
     def _file(self, digest: str, name: str) -> str:
         return f"{self.mount}/artifacts/{quote(digest, safe='')}/files/{quote(name)}"
+
+    def _folder(self, digest: str) -> str:
+        return f"{self.mount}/artifacts/{quote(digest, safe='')}/folder.tar"
 
     def _draw(self, connection: Connection, boxes: list[Box], marks: Marks, alt: str, query: Query) -> Any:
         named = describe(self.graph, connection, {box.artifact for box in boxes if box.artifact})
