@@ -22,7 +22,7 @@ from tests.source import HOUSE, ROOT
 SCHEMA = json.loads((ROOT / "workflows/recipes/schema.json").read_text())
 TARGETS = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.M))
 
-OTHER_COMMANDS = {".", "apt-get", "aws", "docker", "export", "git", "helm", "kubectl", "sky", "uv", "pyflyte"}
+OTHER_COMMANDS = {".", "apt-get", "aws", "baton", "docker", "export", "git", "helm", "kubectl", "sky", "uv", "pyflyte"}
 
 
 def name(item: object) -> str:

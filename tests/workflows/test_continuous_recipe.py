@@ -129,6 +129,7 @@ def test_every_run_on_new_text_is_a_right_spec(new: int, warmup: float, fewest: 
         ({"evaluate": None}, "evaluate", "write `evaluate: {}`"),
         ({"more_corpora": [{}]}, "more_corpora", "not possible in continuous training"),
         ({"publish": {"alias": "champion"}}, "publish.alias", "the promotion moves the alias"),
+        ({"publish": {"hub": "team/model"}}, "publish.hub", "a candidate is published before it is compared"),
         ({"post_training": []}, "refresh", "at least one stage"),
         ({"refresh": {"name": "baton-continuous", "promotion": {}}}, "refresh.name", "another name"),
         ({"grow": {"lr": 1e-4, "min_lr": 1e-3}}, "grow.min_lr", "at most lr"),

@@ -14,7 +14,8 @@ from baton.tasks.core.job import open_job
 from baton.tasks.core.manifest import content_digest, read_manifest, write_manifest
 from baton.tasks.publish.publish import work
 from baton.workflows.export import main
-from tests.hub import Hub
+from tests.docs.pages import commands
+from tests.hub import USER, Hub
 from tests.publish.conftest import Chain, hub, sealed
 from tests.tracking.conftest import empty_store, home
 
@@ -147,3 +148,17 @@ def test_rows_are_exported_to_a_folder(rows: Path, tmp_path: Path) -> None:
 def test_a_target_that_does_not_fit_is_refused(rows: Path, words: list[str], message: str) -> None:
     done = export(*words)
     assert done.exit_code and message in done.output
+
+
+def test_the_commands_of_the_docs_do_what_the_page_says(
+    published: Path, rows: Path, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.used_here(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    names = {"mine": "tiny", "3fb2c91e": read_manifest(published).digest[:8], "rows-chat": "rows-sums"}
+    shown = [words for block, words in commands() if block.page.name == "sharing.md"]
+    for _, command, model, target in shown:
+        done = export(names[model], target.replace("my-team", USER))
+        assert (command, done.exit_code) == ("export", 0), done.output
+    assert (tmp_path / "gift" / "README.md").is_file()
+    assert {name for _, name in hub.repositories} == {"team/my-model", "team/my-rows"}
