@@ -16,7 +16,9 @@ from baton.tasks.publish.publish import work
 from baton.workflows.export import main
 from tests.docs.pages import commands
 from tests.hub import USER, Hub
+from tests.posttrain.tiny import tiny_model
 from tests.publish.conftest import Chain, hub, sealed
+from tests.publish.test_card import tuned_adapter
 from tests.tracking.conftest import empty_store, home
 
 __all__ = ["empty_store", "home", "hub", "sealed"]
@@ -71,6 +73,18 @@ def test_a_model_that_was_not_published_gets_a_card_of_what_made_it(home: Path, 
     assert sealed.manifests["corpus"].digest in card and "/home/someone" not in card
     weights = "model.safetensors"
     assert (tmp_path / "gift" / weights).read_bytes() == (sealed.paths["model"] / weights).read_bytes()
+
+
+def test_an_adapter_comes_with_its_base(home: Path, tmp_path: Path) -> None:
+    base = tiny_model(home / "jobs" / "base-1" / "output")
+    adapter = tuned_adapter(base, home / "jobs" / "sft-1")
+    done = export("sft", tmp_path / "gift")
+    assert done.exit_code == 0, done.output
+    gift = tmp_path / "gift"
+    assert (gift / "base/model.safetensors").read_bytes() == (base / "model.safetensors").read_bytes()
+    given = (gift / "adapter_model.safetensors").read_bytes()
+    assert given == (adapter / "adapter/adapter_model.safetensors").read_bytes()
+    assert "This is a LoRA adapter together with its base" in (gift / "README.md").read_text()
 
 
 def test_the_same_content_is_there_already_and_other_files_are_never_touched(published: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from baton.tasks.evaluate.spec import EvaluateSpec
 from baton.tasks.hardware.machine import Machine
 from baton.tasks.pretrain.layout import Layout
 from baton.tasks.pretrain.spec import PretrainSpec
+from baton.tasks.publish.spec import PublishSpec
 from baton.tasks.rows.spec import RowsSpec
 from baton.workflows.checks import machine
 from baton.workflows.checks.machine import (
@@ -28,6 +29,7 @@ from baton.workflows.checks.machine import (
     store_problems,
 )
 from baton.workflows.checks.run_context import RunContext
+from tests.hub import hub_server
 from tests.shipped import shipped
 from tests.source import ROOT
 
@@ -229,6 +231,18 @@ def test_folders_and_a_hub_that_is_allowed_are_fine(tmp_path: Path) -> None:
     assert offline(OF_THE_HUB, {"HF_HUB_OFFLINE": "0"}) == {}
     here = {"tokenizer": TokenizerSpec(existing=str(tmp_path)), "corpus": CorpusSpec()}
     assert offline(here, {"HF_HUB_OFFLINE": "1"}) == {}
+
+
+def test_a_repository_that_a_run_could_not_publish_to_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    with hub_server() as hub:
+        hub.used_here(monkeypatch)
+        hub.create("model", "team/tiny", private=False)
+        ((path, allowed),) = on_a_gpu(NONE, publish=PublishSpec(hub="team/tiny"))
+        assert path == "publish.hub" and allowed.startswith("the repository is public. Make it private")
+        assert on_a_gpu(NONE, publish=PublishSpec(hub="team/tiny", private=False)) == []
+        assert on_a_gpu(NONE, publish=PublishSpec(hub="team/new")) == []
+        ((_, allowed),) = on_a_gpu(NONE, publish=PublishSpec(hub="others/new"))
+        assert "the token is of team, who is no member of others" in allowed
 
 
 @pytest.mark.long
