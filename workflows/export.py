@@ -15,7 +15,6 @@ import click
 from baton.infra.errors import UserError
 from baton.infra.options import Folder
 from baton.infra.paths import quiet
-from baton.infra.storage.disk_errors import disk_errors_named
 from baton.infra.storage.hub import HUB, Consent, Repository
 from baton.infra.text import escaped
 from baton.tasks.core.export import write_folder
@@ -34,10 +33,14 @@ def main(model: str, target: str, public: bool, overwrite: bool, base: Path | No
         raise click.UsageError(f"--public and --overwrite are about a repository, {HUB}…, and {target!r} is a folder")
     quiet()
     try:
-        with disk_errors_named():
-            click.echo(_export(model, target, Consent(public, overwrite, "--public", "--overwrite"), base))
+        click.echo(_export(model, target, Consent(public, overwrite, "--public", "--overwrite"), base))
     except (StageError, ArtifactError) as error:
         raise UserError(str(error)) from error
+    except OSError as error:  # of the disk
+        raise UserError(
+            f"{escaped(str(error.filename2 or error.filename or target))}: {(error.strerror or str(error)).lower()}. Fix that, or choose "
+            "another folder, and run the same command again"
+        ) from error
 
 
 def _export(named: str, target: str, consent: Consent, base: Path | None) -> str:
@@ -50,7 +53,7 @@ def _export(named: str, target: str, consent: Consent, base: Path | None) -> str
     source = found or find_model(named)
     if repository is None:
         fill = partial(rows.fill, source) if found else partial(models.fill, source, base=base)
-        is_new = write_folder(Path(target), fill)
+        is_new = write_folder(Path(target).absolute(), fill)
         return f"{source}: {'exported to' if is_new else 'is already in'} {escaped(target)}"
     kind, fix = ("dataset", f"rows go to {HUB}datasets/") if found else ("model", f"a model goes to {HUB}")
     if repository.kind != kind:

@@ -14,12 +14,12 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> bool:
     the same content. Raises UserError if it has other files, or is in Baton's home."""
     if folder.resolve().is_relative_to(home_path().resolve()):
         raise UserError(f"{folder}: is in Baton's home, {home_path()}. Choose a folder outside of it")
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder}: is a file. Choose a new folder")
+    if not folder.name or (folder.exists() and not folder.is_dir()):
+        raise UserError(f"{folder}: cannot be replaced by a folder. Choose a new folder")
     was_there = folder.exists() and any(folder.iterdir())
     with new_folder(folder) as partial:
         fill(partial)
         expected = content_digest(partial)
     if content_digest(folder) != expected:
-        raise UserError(f"{folder}: has other files already. Choose a new folder, or delete it")
+        raise UserError(f"{folder}: has other files already. Choose a new folder")
     return not was_there

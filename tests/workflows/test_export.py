@@ -95,7 +95,9 @@ def test_the_same_content_is_there_already_and_other_files_are_never_touched(pub
     refused = export("tiny", gift)
     assert refused.exit_code == 1 and "has other files already. Choose a new folder" in refused.output
     assert (gift / "notes.txt").read_text() == "mine"
-    assert "is a file" in export("tiny", gift / "notes.txt").output
+    for taken in (gift / "notes.txt", Path("/")):
+        assert "cannot be replaced by a folder" in export("tiny", taken).output
+    assert "no such file or directory. Fix that, or choose another folder" in export("tiny", "/proc/gift").output
     assert "is in Baton's home" in export("tiny", published / "gift").output
     assert not [*tmp_path.glob("*.partial")]
 
