@@ -2,8 +2,8 @@
 
 Its size is known before, since a tar file is headers and contents in blocks of 512 bytes. The files are those of the
 manifest as they are, without the record, from this machine or from the storage that BATON_STORAGE names. Each content
-is compared with its digest; after the first difference the connection is cut, so that no client takes the file for
-complete.
+is compared with its digest; at the first difference the connection is cut, so that no client mistakes the file for a
+complete one.
 """
 
 import os

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from baton.infra.errors import UserError
 from baton.infra.storage.buckets import StorageError, with_retries
-from baton.infra.text import clause
+from baton.infra.text import clause, escaped
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class Repository:
 
 @dataclass(frozen=True)
 class Consent:
-    """What the user allows, and the words with which the user would allow it."""
+    """The consent of the user, and the words with which the user would give it."""
 
     public: bool = False
     overwrite: bool = False
@@ -75,7 +75,7 @@ class Pushed:
 
 @dataclass(frozen=True)
 class _State:
-    """What the hub has of a repository."""
+    """A repository as the hub has it."""
 
     head: str
     private: bool
@@ -139,7 +139,11 @@ def _pushed(
     api = HfApi()
     state = _ask(lambda: _state(repository), repository)
     if state is None:
-        raise StorageError(f"{repository}: was deleted during the push", curable=False)
+        raise StorageError(
+            f"{repository}: the token does not see this repository, although its name is in use. Use another name, or "
+            "a token in HF_TOKEN that may write to it",
+            curable=False,
+        )
     _refuse(repository, state, consent)
     added = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=path) for name, path in sorted(files.items())]
     all_replaced = consent.overwrite and not state.by_baton
@@ -209,7 +213,7 @@ def _refuse(repository: Repository, state: _State | None, consent: Consent) -> N
             curable=False,
         )
     if not (state.by_baton or state.is_empty or consent.overwrite):
-        shown = ", ".join(name for name in state.names if name not in CREATED_WITH)[:200]
+        shown = escaped(", ".join(name for name in state.names if name not in CREATED_WITH)[:200])
         raise StorageError(
             f"{repository}: the repository has files that Baton did not write ({shown}). Use another name, or replace "
             f"all of them with {consent.overwrite_by}",
@@ -282,6 +286,8 @@ def _once(work: Callable[[], T], repository: Repository) -> T:
         if error.response.status_code in (401, 403):
             raise StorageError(_refused_token(repository, error), curable=False) from error
         raise
+    except ValueError as error:  # the hub refuses the card's front matter, or another server answers
+        raise StorageError(f"{repository}: {clause(_brief(error))}", curable=False) from error
 
 
 def _refused_token(repository: Repository, error: Exception) -> str:
@@ -303,4 +309,4 @@ def _unreachable(repository: Repository, error: Exception) -> str:
 def _brief(error: Exception) -> str:
     """Return the hub's own message in one line, without the address and the id of the request."""
     message = getattr(error, "server_message", None) or str(error)
-    return " ".join(str(message).split())[:300]
+    return escaped(" ".join(str(message).split())[:300])

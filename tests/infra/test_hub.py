@@ -157,6 +157,13 @@ def test_content_that_the_hub_has_damaged_is_an_error(hub: Hub, folder: Path) ->
         pushed(folder)
 
 
+def test_a_card_that_the_hub_refuses_is_an_error_with_its_reason(hub: Hub, folder: Path) -> None:
+    (folder / "README.md").write_text("---\ntags: [baton\n---\n")
+    with pytest.raises(StorageError, match=r"^hub:team/tiny: Invalid metadata in README\.md"):
+        pushed(folder)
+    assert list(hub.model("team/tiny").files) == [".gitattributes"]
+
+
 def test_an_address_names_a_repository_of_a_model_or_of_rows() -> None:
     assert Repository.at("hub:team/tiny") == REPOSITORY
     assert str(Repository.at("hub:datasets/team/rows")) == "hub:datasets/team/rows"
