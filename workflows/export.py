@@ -37,9 +37,10 @@ def main(model: str, target: str, public: bool, overwrite: bool, base: Path | No
     except (StageError, ArtifactError) as error:
         raise UserError(str(error)) from error
     except OSError as error:  # of the disk
+        place = escaped(str(error.filename2 or error.filename or target))
+        reason = (error.strerror or str(error)).lower()
         raise UserError(
-            f"{escaped(str(error.filename2 or error.filename or target))}: {(error.strerror or str(error)).lower()}. Fix that, or choose "
-            "another folder, and run the same command again"
+            f"{place}: {reason}. Fix that, or choose another folder, and run the same command again"
         ) from error
 
 
