@@ -1,11 +1,14 @@
 """Serve a model with OpenAI's API on a port of this machine, until Ctrl-C or SIGTERM.
 
 baton serve MODEL            directory of an HFModel, PublishedModel or Endpoint, or a published model's name
+baton serve MODEL --beside OTHER   two models, the second one below /beside/v1
 baton serve --follow NAME    the champion version of the registered model NAME
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -26,19 +29,21 @@ from baton.tasks.publish.spec import ALIAS, RESERVED
 from baton.tasks.serve.active import Active
 from baton.tasks.serve.door import KEY, api_key
 from baton.tasks.serve.limits import MIB, RequestLimits
+from baton.tasks.serve.proxy import BESIDE
 from baton.tasks.serve.serve import MODEL
 from baton.tasks.serve.server import Served, Server, ServerFailed, open_served, reserve, server_log, url_host
 from baton.tasks.serve.service import ServerRunner, run_service
 from baton.tasks.serve.spec import ServeSpec
 from baton.tasks.serve.switch import Backend, Switch
 
-SIDE_BY_SIDE = 0.45  # fraction of a GPU's memory: during a switch two engines share it
+SIDE_BY_SIDE = 0.45  # fraction of a GPU's memory: two engines share it, with --beside or during a switch
 
 _seconds = partial(click.option, show_default=True, type=Number(0.1, 1e6))
 
 
 @click.command()
 @click.argument("path", metavar="MODEL", required=False, type=ModelFolder())
+@click.option("--beside", type=ModelFolder(), help=f"Serve a second model too, below {BESIDE}/v1.")
 @click.option("--follow", "name", metavar="NAME", help="Serve the version of this registered model that has the alias.")
 @click.option("--alias", default="champion", show_default=True, help="Alias to follow.")
 @_seconds("--every", default=10.0, help="Poll interval of the registry, seconds.")
@@ -79,10 +84,11 @@ _seconds = partial(click.option, show_default=True, type=Number(0.1, 1e6))
 @click.option(
     "--gpu-memory-share",
     type=Number(0, 1, min_open=True),
-    help="Fraction of each GPU's memory.  [default: 0.9; with --follow 0.45]",
+    help="Fraction of each GPU's memory.  [default: 0.9; with --beside or --follow 0.45]",
 )
 def main(
     path: Path | None,
+    beside: Path | None,
     name: str | None,
     alias: str,
     every: float,
@@ -107,7 +113,7 @@ def main(
     if not ALIAS.fullmatch(alias):
         raise click.UsageError(f"--alias {alias!r}: must be letters, digits, _ and -, other than {RESERVED}")
     quiet()
-    switch = Switch()
+    switch, second = Switch(), Switch() if beside else None
     body = body_mib * MIB
     limits = RequestLimits(
         connections, body=body, bodies=8 * body, first_byte_s=first_byte, between_bytes_s=between_bytes
@@ -115,21 +121,25 @@ def main(
     try:
         if like and (kind := read_manifest(like).kind) != "endpoint":
             raise click.UsageError(f"--like {like}: a {kind}; must be the folder of an endpoint")
-        spec = _spec(like or path, SIDE_BY_SIDE if name else None, gpu_memory_share)
-        model = _model(path, base) if path else None
+        spec = _spec(like or path, SIDE_BY_SIDE if name or beside else None, gpu_memory_share)
+        start = partial(_start, spec)
+        opened = [(switch, partial(_model, path, base))] if path else []
+        opened += [(second, partial(_model, beside))] if beside and second else []
+        slots = [Slot(Active(each, start, health, drain), reopen(), reopen) for each, reopen in opened]
         key = api_key()
         with reserve(host, port) as bound:
             if not key and not ip_address(bound.getsockname()[0]).is_loopback:
                 say(f"! whoever reaches {host} can use the model: {KEY}, the key that clients must send, is not set")
-            active = Active(switch, partial(_start, spec), health, drain)
-            if path and model:
-                run_servers: ServerRunner = partial(_serve, active, model, partial(_model, path, base))
+            if slots:
+                run_servers: ServerRunner = partial(_serve, slots)
             else:
                 from baton.tasks.serve.follow import Follower  # MLflow
 
-                run_servers = Follower(str(name), alias, every, active).run
-            say(f"http://{url_host(host)}:{bound.getsockname()[1]}/v1 · status: /baton · stop with Ctrl-C")
-            run_service(switch, bound, drain, run_servers, limits)
+                run_servers = Follower(str(name), alias, every, Active(switch, start, health, drain)).run
+            say(
+                f"http://{url_host(host)}:{bound.getsockname()[1]}/v1 · chat: /chat · status: /baton · stop with Ctrl-C"
+            )
+            run_service(switch, bound, drain, run_servers, limits, second)
     except (StageError, ArtifactError) as error:
         raise UserError(str(error)) from error
 
@@ -137,7 +147,7 @@ def main(
 def _check_options(follows: bool) -> None:
     """Raise click.UsageError for options that apply only to the other of PATH and --follow."""
     given = click.get_current_context().get_parameter_source
-    for option in ("base",) if follows else ("alias", "every"):
+    for option in ("base", "beside") if follows else ("alias", "every"):
         if given(option) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{option} applies to {'MODEL' if follows else '--follow'} only; leave it out")
 
@@ -175,20 +185,43 @@ def _start(spec: ServeSpec, model: Served) -> Server:
     return Server(spec, model, server_log(model.name, model.digest))
 
 
-def _serve(active: Active, model: Served, reopen: Callable[[], Served], stopping: Event) -> None:
-    """Serve one model until `stopping`. Raises ServerFailed if its first server fails; a later one is replaced."""
+@dataclass(frozen=True)
+class Slot:
+    """A model to serve, and what keeps a server of it running."""
+
+    active: Active
+    model: Served
+    reopen: Callable[[], Served]  # for a replacement of its server
+
+    def start(self, cancelled: Callable[[], bool]) -> None:
+        """Start the first server and send it the requests. Raises ServerFailed."""
+        model = self.model
+        server = self.active.start_healthy(model, f"{model.name} ({model.digest[:12]})", cancelled)
+        self.active.activate(server, Backend(server.url, model.digest, key=server.key), self.reopen)
+        say(f"✓ {model.name} ({model.digest[:12]}) is serving after {server.age_s():.0f} s")
+
+
+def _serve(slots: Sequence[Slot], stopping: Event) -> None:
+    """Serve the models until `stopping`. Raises ServerFailed if the first server of one fails; a later one is replaced.
+    They start one after the other, since vLLM measures the free memory of a GPU."""
     try:
-        server = active.start_healthy(model, f"{model.name} ({model.digest[:12]})", stopping.is_set)
-    except ServerFailed:
-        if stopping.is_set():
-            return
-        raise
-    active.activate(server, Backend(server.url, model.digest, key=server.key), reopen)
-    say(f"✓ {model.name} ({model.digest[:12]}) is serving after {server.age_s():.0f} s")
-    try:
-        active.watch(stopping)
+        with ThreadPoolExecutor() as pool:
+            try:
+                watches = []
+                for slot in slots:
+                    slot.start(stopping.is_set)
+                    watches.append(pool.submit(slot.active.watch, stopping))
+                wait(watches, return_when=FIRST_EXCEPTION)
+            except ServerFailed:
+                if not stopping.is_set():
+                    raise
+            finally:
+                stopping.set()
+        for watch in watches:
+            watch.result()
     finally:
-        active.stop()
+        for slot in slots:
+            slot.active.stop()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ withstands them, cannot be installed by pip. httpx compares headers pairwise: 10
 
 A request is forwarded once it has arrived completely, so a slow client occupies no backend. It is sent once, on a new
 connection: if a kept-alive connection broke, it would not be known whether the backend had begun the request. Responses
-are streamed, with the model's digest in `x-baton-model`. The proxy itself answers /healthz and /baton.
+are streamed, with the model's digest in `x-baton-model`. The proxy itself answers /healthz and /baton, and has the page
+/chat. Of two models, the second one's paths are those of the first below /beside.
 """
 
 import asyncio
@@ -21,11 +22,13 @@ from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from baton.infra.progress import say
+from baton.tasks.serve import chat_page
 from baton.tasks.serve.door import api_key, authorization, is_api, may_pass
 from baton.tasks.serve.limits import MIB, RequestLimits
 from baton.tasks.serve.switch import Backend, Switch
 
 MODEL_HEADER = "x-baton-model"
+BESIDE = "/beside"  # before the paths of the second model
 RETRY_S = 5  # Retry-After while no model is active
 # hop-by-hop headers (RFC 9110, 7.6.1)
 HOP = frozenset({
@@ -64,8 +67,9 @@ class CutOff(Exception):
 class Proxy:
     """The request handler and its state. A context manager, since it owns the client of the backends."""
 
-    def __init__(self, switch: Switch, limits: RequestLimits) -> None:
-        self.switch, self.limits, self.key = switch, limits, api_key()
+    def __init__(self, switch: Switch, limits: RequestLimits, beside: Switch | None = None) -> None:
+        self.switches = {"": switch} | ({BESIDE: beside} if beside else {})  # by the beginning of their paths
+        self.limits, self.key = limits, api_key()
         self._held = 0  # bytes of request bodies in memory
 
     async def __aenter__(self) -> Self:
@@ -84,36 +88,36 @@ class Proxy:
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer any request. Its body is read only after access is granted."""
         path = request.raw_path.partition("?")[0]
+        prefix = BESIDE if BESIDE in self.switches and path.startswith(f"{BESIDE}/") else ""
+        switch, target = self.switches[prefix], request.raw_path.removeprefix(prefix)
         try:
             if path == "/healthz":
                 return self._healthz()
-            if path != "/baton" and not is_api(request.raw_path):
+            if path in chat_page.FILES and request.method in chat_page.METHODS:
+                return chat_page.response(path)
+            is_status = path.removeprefix(prefix) == "/baton"
+            if not is_status and not is_api(target):
                 raise Refused(404, "there is no such path; the API is below /v1/")
             if self.key and not may_pass(request.headers.get(hdrs.AUTHORIZATION, ""), self.key):
                 raise Refused(401, "the API key is missing or wrong; send it in the header Authorization: Bearer KEY")
-            return self._baton() if path == "/baton" else await self._forward(request)
+            return _status(switch) if is_status else await self._forward(request, switch, target)
         except Refused as refused:
             return refused.response()
 
     def _healthz(self) -> web.Response:
-        serving = self.switch.current is not None
+        serving = all(switch.current for switch in self.switches.values())
         return web.json_response({"serving": serving}, status=200 if serving else 503)
 
-    def _baton(self) -> web.Response:
-        one = self.switch.current
-        serving = one and {"model": one.digest, "version": one.version, "since": one.since, "requests": one.requests}
-        return web.json_response({"serving": serving, **self.switch.status})
-
-    async def _forward(self, request: web.BaseRequest) -> web.StreamResponse:
-        if self.switch.current is None:
+    async def _forward(self, request: web.BaseRequest, switch: Switch, target: str) -> web.StreamResponse:
+        if switch.current is None:
             raise Refused(503, NO_MODEL)  # without waiting for the body
         async with self._body(request) as body:
-            if (backend := self.switch.acquire()) is None:
+            if (backend := switch.acquire()) is None:
                 raise Refused(503, NO_MODEL)
             try:
-                return await self._answer(request, backend, body)
+                return await self._answer(request, backend, target, body)
             finally:
-                self.switch.release(backend)
+                switch.release(backend)
 
     @asynccontextmanager
     async def _body(self, request: web.BaseRequest) -> AsyncIterator[bytes]:
@@ -147,11 +151,11 @@ class Proxy:
         except (web.RequestPayloadError, HttpProcessingError) as error:
             raise Refused(400, "the body is malformed") from error
 
-    async def _answer(self, request: web.BaseRequest, backend: Backend, body: bytes) -> web.StreamResponse:
+    async def _answer(self, request: web.BaseRequest, backend: Backend, target: str, body: bytes) -> web.StreamResponse:
         limit = self.limits.first_byte_s
         try:
             async with asyncio.timeout(limit):
-                answer = await self._ask(request, backend, body)
+                answer = await self._ask(request, backend, target, body)
         except aiohttp.ClientError as error:
             raise Refused(502, f"the model's server does not respond ({type(error).__name__})") from error
         except TimeoutError as error:
@@ -161,9 +165,11 @@ class Proxy:
         finally:
             answer.close()
 
-    async def _ask(self, request: web.BaseRequest, backend: Backend, body: bytes) -> aiohttp.ClientResponse:
+    async def _ask(
+        self, request: web.BaseRequest, backend: Backend, target: str, body: bytes
+    ) -> aiohttp.ClientResponse:
         """Send the request and receive the response's headers."""
-        url = URL(f"{backend.url}{request.raw_path}", encoded=True)
+        url = URL(f"{backend.url}{target}", encoded=True)
         headers = _end_to_end(request.headers, HOP | OURS)
         if backend.key:
             headers = [(name, value) for name, value in headers if name.lower() != "authorization"]
@@ -199,6 +205,12 @@ class Proxy:
             raise CutOff(f"the server closed the connection ({type(error).__name__})") from error
         except TimeoutError as error:
             raise CutOff(f"the server sent nothing for {limit:g} s (--between-bytes)") from error
+
+
+def _status(switch: Switch) -> web.Response:
+    one = switch.current
+    serving = one and {"model": one.digest, "version": one.version, "since": one.since, "requests": one.requests}
+    return web.json_response({"serving": serving, **switch.status})
 
 
 def _end_to_end(headers: Mapping[str, str], without: frozenset[str]) -> list[tuple[str, str]]:

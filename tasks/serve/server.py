@@ -21,11 +21,13 @@ from baton.tasks.core.job import StageError
 from baton.tasks.core.manifest import ArtifactError, read_manifest
 from baton.tasks.models.adapter_base import ModelFolders, open_model
 from baton.tasks.models.tokenizers import alone
-from baton.tasks.serve.door import KEY, MIDDLEWARE, authorization
+from baton.tasks.serve import door, explained
+from baton.tasks.serve.door import KEY, authorization
 from baton.tasks.serve.spec import ServeSpec
 from baton.tasks.vllm.hooks import max_lora_rank
 
 VLLM = "baton.tasks.serve.vllm_server"
+MIDDLEWARE = (explained.MIDDLEWARE, door.MIDDLEWARE)  # the last one gets a request first
 LOOPBACK = "127.0.0.1"
 STOP_GRACE_S = 15.0  # from SIGTERM to SIGKILL
 POLL_S = 0.25  # between two health checks of a starting server
@@ -104,8 +106,7 @@ class Server:
             "--port",
             str(port),
             "--disable-uvicorn-access-log",
-            "--middleware",
-            MIDDLEWARE,
+            *(f"--middleware={middleware}" for middleware in MIDDLEWARE),
             *engine_arguments(spec),
         ]
         environment = SHORT_WAITS | os.environ | {"PYTHONUNBUFFERED": "1", KEY: self.key}

@@ -28,7 +28,12 @@ FULL = f"HTTP/1.1 503 Service Unavailable\r\nRetry-After: {RETRY_S}\r\nConnectio
 
 
 def run_service(
-    switch: Switch, bound: socket.socket, drain_s: float, run_servers: ServerRunner, limits: RequestLimits
+    switch: Switch,
+    bound: socket.socket,
+    drain_s: float,
+    run_servers: ServerRunner,
+    limits: RequestLimits,
+    beside: Switch | None = None,
 ) -> None:
     """Serve on the socket until a signal, or until `run_servers` returns or raises; its error is re-raised.
     `run_servers(stopping)` runs in a thread and stops its servers before it returns; `stopping` is set after the last
@@ -45,8 +50,7 @@ def run_service(
                 run_servers(stopping)
             except BaseException as error:
                 failures.append(error)
-            if not stopping.is_set():
-                loop.call_soon_threadsafe(leave.set)
+            loop.call_soon_threadsafe(leave.set)
 
         def interrupted() -> None:
             leave.set()
@@ -57,7 +61,7 @@ def run_service(
         thread = Thread(target=run, name="servers")
         thread.start()
         try:
-            await answer(switch, bound, drain_s, limits, leave)
+            await answer(switch, bound, drain_s, limits, leave, beside)
         finally:
             stopping.set()
             thread.join()
@@ -68,12 +72,17 @@ def run_service(
 
 
 async def answer(
-    switch: Switch, bound: socket.socket, drain_s: float, limits: RequestLimits, leave: asyncio.Event
+    switch: Switch,
+    bound: socket.socket,
+    drain_s: float,
+    limits: RequestLimits,
+    leave: asyncio.Event,
+    beside: Switch | None = None,
 ) -> None:
     """Serve on the socket until `leave`, then finish responses for at most `drain_s`."""
     # For clients that don't read. Set in the kernel, since a connection that is being closed has no handler.
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.send_s * 1000))
-    async with Proxy(switch, limits) as proxy:
+    async with Proxy(switch, limits, beside) as proxy:
         server = web.Server(
             proxy.answer,
             access_log=None,
