@@ -67,7 +67,7 @@ def test_an_answer_passes_as_it_is_with_the_digest_of_who_gave_it(url: str, back
 def test_an_error_of_the_server_is_the_client_s(url: str) -> None:
     answer = ask(url, model="another")
     assert (answer.status_code, answer.headers[MODEL_HEADER]) == (404, OLD)
-    assert "no model another" in answer.text
+    assert "`another` does not exist" in answer.text
 
 
 def test_the_query_and_the_method_arrive(url: str) -> None:

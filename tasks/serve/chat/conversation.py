@@ -62,7 +62,7 @@ class Conversation:
             model=self.model, messages=messages, stream=True, **arguments
         ) as stream:
             async for chunk in stream:
-                self._note(chunk.model, chunk.choices)
+                self._note(chunk)
                 if chunk.choices:
                     yield chunk.choices[0].delta.content or ""
 
@@ -72,13 +72,14 @@ class Conversation:
             model=self.model, prompt=prompt, stream=True, **arguments
         ) as stream:
             async for chunk in stream:
-                self._note(chunk.model, chunk.choices)
+                self._note(chunk)
                 if chunk.choices:
                     yield chunk.choices[0].text or ""
 
-    def _note(self, model: str, choices: Any) -> None:
-        self.digest = model or self.digest
-        self.is_cut = self.is_cut or any(choice.finish_reason == "length" for choice in choices)
+    def _note(self, chunk: Any) -> None:
+        """Note the model of a part and the reason for its end. Not every server sends them with every part."""
+        self.digest = getattr(chunk, "model", None) or self.digest
+        self.is_cut = self.is_cut or any(getattr(each, "finish_reason", None) == "length" for each in chunk.choices)
 
 
 def message_of(error: Exception) -> str:

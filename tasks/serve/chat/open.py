@@ -21,6 +21,7 @@ from baton.tasks.serve.smoke import smoke_test
 from baton.tasks.serve.spec import ServeSpec
 
 KEY = "OPENAI_API_KEY"
+MODULE = VLLM  # of the servers of models of this machine
 DIGEST = re.compile(r"[0-9a-f]{64}")
 REGISTERED = re.compile(r"[\w. -]+")  # a name that can be asked for in the registry
 
@@ -49,9 +50,9 @@ def opened(model: str, name: str | None, base: Path | None, spec: ServeSpec, com
 
 
 @contextmanager
-def started(model: Served, spec: ServeSpec, module: str = VLLM) -> Iterator[Server]:
+def started(model: Served, spec: ServeSpec) -> Iterator[Server]:
     """Run a server of a model that has passed the smoke test. Raises ServerFailed."""
-    server = Server(spec, model, server_log(model.name, model.digest), module)
+    server = Server(spec, model, server_log(model.name, model.digest), MODULE)
     try:
         with _waiting(server) as report:
             server.wait_until_healthy(report)
