@@ -14,14 +14,14 @@ from baton.tasks.serve.switch import Switch
 
 
 @contextmanager
-def front_of(switch: Switch, limits: RequestLimits | None = None) -> Iterator[str]:
+def front_of(switch: Switch, limits: RequestLimits | None = None, beside: Switch | None = None) -> Iterator[str]:
     """Run a proxy, and yield its URL."""
     with reserve("127.0.0.1", 0) as bound:
         port = bound.getsockname()[1]
         loop, leave = asyncio.new_event_loop(), asyncio.Event()
 
         def run() -> None:
-            loop.run_until_complete(answer(switch, bound, 5, limits or RequestLimits(), leave))
+            loop.run_until_complete(answer(switch, bound, 5, limits or RequestLimits(), leave, beside))
 
         thread = threading.Thread(target=run)
         thread.start()

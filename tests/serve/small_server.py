@@ -91,8 +91,8 @@ def _unknown(model: str) -> JSONResponse:
 
 
 async def _turn(digest: str, asked: dict[str, Any]) -> AsyncIterator[str]:
-    """Answer a chat with the last message, word by word, or with all that was asked; "forever" never ends, and "hostile"
-    is answered with what a terminal and a page would obey."""
+    """Answer a chat word by word: with its last message, or with all of the request ("everything"), without an end
+    ("forever"), or with what a terminal and a page would obey ("hostile")."""
     text = str(asked["messages"][-1]["content"])
     answers = {
         "everything": json.dumps({name: value for name, value in asked.items() if name not in ("model", "stream")}),

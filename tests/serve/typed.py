@@ -58,10 +58,8 @@ def typed(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Ty
     """Start a program whose input and output are a terminal of 100 columns."""
     ours, its = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "40", **environment}
-    process = subprocess.Popen(
-        command, stdin=its, stdout=its, stderr=its, cwd=ROOT, env=environment, start_new_session=True,
-        preexec_fn=_control_terminal,
-    )  # fmt: skip
+    command = ["setsid", "--ctty", *command]  # Ctrl-C then reaches the program
+    process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, cwd=ROOT, env=environment)
     os.close(its)
     try:
         yield Typed(process, ours)
@@ -69,11 +67,3 @@ def typed(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Ty
         process.kill()
         process.wait()
         os.close(ours)
-
-
-def _control_terminal() -> None:
-    """Make standard input the terminal whose Ctrl-C reaches this process."""
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
