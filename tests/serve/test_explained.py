@@ -1,4 +1,4 @@
-"""Messages of vLLM's server with a way out, in front of servers that answer as vLLM does (test_vllm.py has a real one)."""
+"""Messages with a way out, of servers that answer as vLLM does; test_vllm.py has a real one."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -22,7 +22,7 @@ BODIES = {
     "list": b"[1]",
     "detail": b'{"detail": "Not Found"}',
     "words": b'{"error": "Not Found"}',
-    "other": b'{"error":{"message":"max_tokens is too large","type":"BadRequestError","param":"max_tokens","code":400}}',
+    "other": b'{"error":{"message":"too large","type":"BadRequestError","param":"max_tokens","code":400}}',
 }
 
 
