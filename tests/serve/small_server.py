@@ -41,7 +41,7 @@ def app(digest: str, name: str, behaviour: str = "", tokenizer: Tokenizer | None
             return _unknown(asked["model"])
         if behaviour == "answers wrongly":
             return JSONResponse({"error": {"message": "Out of range float values are not JSON compliant"}}, 500)
-        tokens = asked.get("max_tokens", 8)
+        tokens = asked.get("max_tokens") or 8
         if asked.get("stream"):
             return StreamingResponse(_parts(digest, tokens), media_type="text/event-stream")
         for _ in range(tokens):

@@ -70,7 +70,8 @@ def test_the_sampling_and_the_system_message_reach_the_server(urls: list[str]) -
 
 
 def test_without_a_value_the_sampling_is_the_model_s(urls: list[str]) -> None:
-    assert asked(piped("everything", urls[0])).keys() == {"messages", "max_tokens"}
+    assert asked(piped("everything", urls[0])).keys() == {"messages"}
+    assert piped("def f(", urls[0], "--completion").stdout == "01234567\n"  # this server's length for null
 
 
 def test_a_cut_answer_is_reported_beside_it(urls: list[str]) -> None:

@@ -145,7 +145,7 @@ def test_a_conversation_by_keyboard(page: Page, one: str) -> None:
     page.get_by_label("Seed").fill("7")
     send(page, "everything")
     expect(page.get_by_text('"temperature": 0.5')).to_contain_text('"seed": 7')
-    for part in ("Be brief.", "You said first", '"max_tokens": 512'):
+    for part in ("Be brief.", "You said first"):
         expect(page.get_by_text('"temperature": 0.5')).to_contain_text(part)
     send(page, "forever")
     expect(page.get_by_text("word9 ")).to_be_visible()

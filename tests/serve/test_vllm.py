@@ -1,11 +1,15 @@
 """The service with vLLM's server behind it; `make test-serve` takes three to six minutes on two cores."""
 
+import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import psutil
 import pytest
@@ -17,6 +21,7 @@ from baton.tasks.core.manifest import read_manifest, write_manifest
 from baton.tasks.models.adapter_base import ADAPTER, open_model
 from baton.tasks.publish.champion import promote, roll_back
 from baton.tasks.publish.copy import copy_model
+from baton.tasks.serve.explained import NO_CHAT
 from tests.posttrain.tiny import tiny_model as talker
 from tests.processes import commands
 from tests.publish.test_card import tuned_adapter
@@ -31,6 +36,7 @@ from tests.serve.followed import (
     under_load,
 )
 from tests.serve.tiny import tiny_model
+from tests.source import ROOT
 from tests.tokenizer_folders import CHATML
 from tests.tracking.conftest import Server, empty_store, home, server, sleeping_server  # noqa: F401 - fixtures
 
@@ -156,6 +162,40 @@ def test_an_adapter_gives_log_probabilities_of_several_prompts(adapter: openai.O
 
     together = logprobs(prompts)
     assert together == [pytest.approx(logprobs(prompt)[0], abs=0.05) for prompt in prompts]
+
+
+def test_two_models_are_chatted_with_side_by_side(home: Path, models: dict[str, Path], tmp_path: Path) -> None:  # noqa: F811
+    """The second one has no chat template."""
+    plain = tmp_path / "plain"
+    shutil.copytree(models["second"], plain)
+    (plain / "chat_template.jinja").unlink()
+    seal_again(plain)
+    words = ("baton.tasks.serve", str(models["first"]), "--beside", str(plain), "--port", "0")
+    with service(home, words) as found:
+        awaited(lambda: httpx.get(f"{found.url}/healthz").is_success, 2 * START_S, found.log)
+        sampling = ["--beside", f"{found.url}/beside/v1", "--max-tokens", "8", "--temperature", "0"]
+        chat = [sys.executable, "-m", "baton.tasks.serve.chat", found.url, *sampling]
+        said = subprocess.run(chat, input="Hello", capture_output=True, text=True, cwd=ROOT, check=False)
+        assert f"== tiny · model {digest_of(models['first'])}\n" in said.stdout
+        assert NO_CHAT in said.stderr
+        done = subprocess.run(
+            [*chat, "--completion"], input="def", capture_output=True, text=True, cwd=ROOT, check=True
+        )
+        assert f"== tiny · model {digest_of(plain)}\n" in done.stdout
+        for prefix, digest in (("", digest_of(models["first"])), ("/beside", digest_of(plain))):
+            asked = {"model": "another", "prompt": "def"}
+            error = httpx.post(f"{found.url}{prefix}/v1/completions", json=asked).json()["error"]
+            assert error["message"].endswith(f"`another` does not exist. This server has `{digest}` and `tiny`")
+
+
+def test_a_chat_starts_vllm_for_a_model_of_this_machine_and_ends_it(home: Path, models: dict[str, Path]) -> None:  # noqa: F811
+    chat = [sys.executable, "-m", "baton.tasks.serve.chat", str(models["first"]), "--max-tokens", "4"]
+    environment = os.environ | {"BATON_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+    said = subprocess.run(
+        chat, input="Hello", capture_output=True, text=True, cwd=ROOT, env=environment, check=True, timeout=START_S
+    )
+    assert said.stdout.strip() and "starting its server" in said.stderr
+    assert not [words for words in commands(psutil.process_iter()).values() if str(models["first"]) in words]
 
 
 def test_an_adapter_s_base_is_not_served(adapter: openai.OpenAI, tuned: Path) -> None:

@@ -32,7 +32,7 @@ SIDE_BY_SIDE = 0.45  # fraction of a GPU's memory for each of two models
 @click.option("--temperature", type=Number(0, 2), help="Sampling temperature; 0: greedy.  [default: the model's]")
 @click.option("--top-p", type=Number(0, 1, min_open=True), help="Nucleus sampling.  [default: the model's]")
 @click.option(
-    "--max-tokens", default=512, show_default=True, type=click.IntRange(1), help="Maximum length of an answer, tokens."
+    "--max-tokens", type=click.IntRange(1), help="Maximum length of an answer, tokens.  [default: the model's context]"
 )
 @click.option("--seed", type=int, help="Seed of the sampling.")
 @click.option("--completion", is_flag=True, help="Send each message as a prompt to continue, without a chat template.")
@@ -45,7 +45,7 @@ def main(
     system: str,
     temperature: float | None,
     top_p: float | None,
-    max_tokens: int,
+    max_tokens: int | None,
     seed: int | None,
     completion: bool,
 ) -> None:

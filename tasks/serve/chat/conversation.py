@@ -67,7 +67,7 @@ class Conversation:
                     yield chunk.choices[0].delta.content or ""
 
     async def _parts(self, prompt: str, sampling: Sampling) -> AsyncIterator[str]:
-        arguments = sampling.arguments()
+        arguments = {"max_tokens": None} | sampling.arguments()  # without this, the API's default is 16
         async with await self.client.completions.create(
             model=self.model, prompt=prompt, stream=True, **arguments
         ) as stream:

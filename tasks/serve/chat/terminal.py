@@ -83,9 +83,11 @@ class Chat:
         return [failure for failure in self.runner.run(ask()) if failure]
 
     def notices(self) -> None:
+        """Report the answers that are cut off."""
+        most = self.sampling.max_tokens
         for each in self.conversations:
             if each.is_cut:
-                say(f"({each.title}: cut off at {self.sampling.max_tokens} tokens, --max-tokens)")
+                say(f"({each.title}: cut off {f'at {most} tokens (--max-tokens)' if most else 'by its context'})")
 
 
 def _ignore(part: str) -> None:

@@ -94,7 +94,7 @@ class Side {
   async answer(text, settings) {
     const { completion, system, ...sampling } = settings;
     this.add("user", text);
-    const asked = completion ? { prompt: text } : {
+    const asked = completion ? { prompt: text, max_tokens: null } : {  // without this, the API's default is 16
       messages: [...(system ? [{ role: "system", content: system }] : []), ...this.messages, { role: "user", content: text }],
     };
     const turn = this.add("assistant", ""), began = performance.now();
