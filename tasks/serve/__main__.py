@@ -1,8 +1,8 @@
 """Serve a model with OpenAI's API on a port of this machine, until Ctrl-C or SIGTERM.
 
-baton serve MODEL            directory of an HFModel, PublishedModel or Endpoint, or a published model's name
-baton serve MODEL --beside OTHER   two models, the second one below /beside/v1
-baton serve --follow NAME    the champion version of the registered model NAME
+baton serve MODEL                 directory of an HFModel, PublishedModel or Endpoint, or a published model's name
+baton serve MODEL --beside OTHER  two models, the second one below /beside/v1
+baton serve --follow NAME         the champion version of the registered model NAME
 """
 
 import json
@@ -33,10 +33,8 @@ from baton.tasks.serve.proxy import BESIDE
 from baton.tasks.serve.serve import MODEL
 from baton.tasks.serve.server import Served, Server, ServerFailed, open_served, reserve, server_log, url_host
 from baton.tasks.serve.service import ServerRunner, run_service
-from baton.tasks.serve.spec import ServeSpec
+from baton.tasks.serve.spec import SIDE_BY_SIDE, ServeSpec
 from baton.tasks.serve.switch import Backend, Switch
-
-SIDE_BY_SIDE = 0.45  # fraction of a GPU's memory: two engines share it, with --beside or during a switch
 
 _seconds = partial(click.option, show_default=True, type=Number(0.1, 1e6))
 

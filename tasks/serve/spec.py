@@ -6,6 +6,7 @@ from pydantic import Field
 
 from baton.tasks.core.spec import Problem, Spec, StageSpec, not_identity
 
+SIDE_BY_SIDE = 0.45  # fraction of a GPU's memory for each of two engines: of --beside, or during a switch
 MOST_CONCURRENT = 1024
 
 

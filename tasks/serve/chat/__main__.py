@@ -19,8 +19,6 @@ from baton.infra.paths import quiet
 from baton.tasks.core.job import StageError
 from baton.tasks.core.manifest import ArtifactError
 
-SIDE_BY_SIDE = 0.45  # fraction of a GPU's memory for each of two models
-
 
 @click.command(help=__doc__.replace("\n\n", "\n\n\b\n", 1))
 @click.argument("model")
@@ -53,7 +51,7 @@ def main(
     from baton.tasks.serve.chat.conversation import Sampling
     from baton.tasks.serve.chat.open import is_url, opened
     from baton.tasks.serve.chat.terminal import Chat, pipe, talk
-    from baton.tasks.serve.spec import ServeSpec
+    from baton.tasks.serve.spec import SIDE_BY_SIDE, ServeSpec
 
     if (name and not is_url(model)) or (beside_model and not is_url(beside or "")):
         raise click.UsageError("--model and --beside-model choose a model of a server at a URL; leave them out")

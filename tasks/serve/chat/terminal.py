@@ -130,7 +130,7 @@ def talk(chat: Chat) -> None:
             continue
         chat.notices()
         for each, before in zip(chat.conversations, answering, strict=True):
-            if each.digest != before:
+            if before and each.digest != before:  # a new champion
                 print(f"(now {heading(each)})")
         answering = [each.digest for each in chat.conversations]
 
