@@ -5,7 +5,11 @@ from pathlib import Path
 
 import click
 
+from baton.infra.process.process_group import stop_group
 from baton.infra.tracking.redact import redact_text
+from baton.infra.tracking.sinks import TRACKERS
+from baton.infra.tracking.sinks.deliver import forget, waiting_for
+from baton.infra.tracking.sinks.process import reason_of, start_delivery
 from baton.infra.tracking.spool import RecordDamaged, close_if_idle, executions, is_alive, is_delivered, read_execution
 from baton.infra.tracking.sqlite_file import store_file
 from baton.infra.tracking.store import (
@@ -25,7 +29,7 @@ def main() -> None:
 
 @main.command()
 def status() -> None:
-    """Print where the runs are stored and which executions are undelivered."""
+    """Print where the runs are stored, and which executions MLflow and the trackers beside it lack."""
     print(f"store    {shown_uri()}\nlook     {tracking_hint()}")
     waiting = undelivered()
     print(f"waiting  {len(waiting)} of {len(executions())} executions")
@@ -33,6 +37,9 @@ def status() -> None:
         execution = read_execution(folder)
         state = "running" if is_alive(folder) else execution.status
         print(f"  {execution.id}  {execution.name}  {state}")
+    for name, tracker in TRACKERS.items():
+        if lacking := waiting_for(name):
+            print(f"{name} lacks {', '.join(folder.name for folder in lacking)}; look: {tracker.look}")
 
 
 @main.command()
@@ -40,9 +47,32 @@ def status() -> None:
 def sync(everything: bool) -> None:
     """Deliver every undelivered execution; running ones deliver themselves. Then close executions of a Flyte cluster
     that have ended without being closed. Exit code 1 if some could not be delivered."""
+    lacking = deliver_to_trackers(resend=everything)
     if failures := deliver(executions() if everything else undelivered(), resend=everything):
         raise click.ClickException(f"{failures} executions could not be delivered to {shown_uri()}")
     close_ended_executions()
+    if lacking:
+        raise click.ClickException(f"{', '.join(lacking)}: not all executions could be delivered")
+
+
+def deliver_to_trackers(resend: bool) -> list[str]:
+    """Deliver what the trackers beside MLflow lack, each in a process of its own; returns the names of those that could
+    not get it. `resend`: send everything again."""
+    if resend:
+        for folder in executions():
+            forget(folder)
+    lacking = []
+    for name in TRACKERS:
+        if waiting := waiting_for(name):
+            log = waiting[-1] / f"{name}.log"
+            process = start_delivery(name, log)
+            try:
+                is_delivered = process.wait() == 0
+            finally:
+                stop_group(process)
+            click.echo(f"{name}: {'delivered' if is_delivered else reason_of(log)}", err=not is_delivered)
+            lacking += [] if is_delivered else [name]
+    return lacking
 
 
 def close_ended_executions() -> None:

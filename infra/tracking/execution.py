@@ -34,6 +34,7 @@ from baton.infra.tracking.outage import recoverable, wait_until_reachable
 from baton.infra.tracking.redact import redact, redact_command, redact_spec, redact_text
 from baton.infra.tracking.remote_run import remote_place
 from baton.infra.tracking.repository import repository
+from baton.infra.tracking.sinks.process import DeliveryProcess
 from baton.infra.tracking.spool import (
     FAILED,
     FINISHED,
@@ -45,6 +46,7 @@ from baton.infra.tracking.spool import (
     is_only_holder,
     read_execution,
     read_stage,
+    reopen,
     stage_folders,
     write_execution,
     write_used,
@@ -58,6 +60,7 @@ from baton.infra.tracking.user import user
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 1.5, 5.0
 POD_WAIT_S = 240.0  # in a pod, whose disk is lost with it
 MARGIN_S = 1.0  # left before SIGKILL in a pod, for other work at the end
+SINK_WAIT_S = 15.0  # for the trackers beside MLflow, whose client libraries take some seconds to end
 LOCAL_STALL_S = 60.0  # a local file is waited for as long as a record was stored within this time
 
 
@@ -70,6 +73,7 @@ class _Open:
     uploader: Uploader
     named_here: bool  # this process chose the id
     opened: float  # seconds since the epoch
+    deliveries: list[DeliveryProcess]  # to the trackers beside MLflow
 
 
 _open: _Open | None = None
@@ -96,16 +100,17 @@ def begin_execution(
     settings: dict[str, Any] | None = None,
     plan: Sequence[str] = (),
     whole: dict[str, Any] | None = None,
+    also: Sequence[str] = (),
 ) -> str:
     """Open an execution and start tracking it; returns its id. `settings` are the recipe's fields that differ from
     their defaults, `plan` the titles of the stages that will run, `whole` the recipe with the source of its functions,
-    for running it again anywhere. Raises DiskRefused, and TrackingUnreachable if the
-    store is unreachable (in a pod FlyteRecoverableException, after retries)."""
+    for running it again anywhere, `also` the names of the trackers beside MLflow. Raises DiskRefused, and
+    TrackingUnreachable if the store is unreachable (in a pod FlyteRecoverableException, after retries)."""
     with recoverable():
         wait_until_reachable()
     close_execution()
     with disk_errors_named():
-        current_execution(name, recipe, settings, plan, whole)
+        current_execution(name, recipe, settings, plan, whole, also)
     return execution_id()
 
 
@@ -135,6 +140,7 @@ def current_execution(
     settings: dict[str, Any] | None = None,
     plan: Sequence[str] = (),
     whole: dict[str, Any] | None = None,
+    also: Sequence[str] = (),
 ) -> Path:
     """The folder of this process's execution, which is opened as `name` if necessary."""
     global _open  # noqa: PLW0603 - a process works on one execution
@@ -161,14 +167,18 @@ def current_execution(
                 whole=redact_spec(whole or {}),
                 repository=repository(),
                 user=user(),
+                also=list(also),
             )
         else:  # begun by another process, or resumed
             execution = replace(read_execution(folder), status=RUNNING, ended=None, error=None)
-        (folder / "delivered").unlink(missing_ok=True)
+        reopen(folder)
         if named_here and (note or tags):
             annotate(folder, note or None, tags)
         write_execution(folder, execution)
-        _open = _Open(folder, lock, Uploader(folder), named_here, time.time())
+        # a machine of a placed stage and a pod leave it to the one that started them
+        beside = [] if remote_place() or this_pod() else execution.also
+        deliveries = [DeliveryProcess(tracker, folder) for tracker in beside]
+        _open = _Open(folder, lock, Uploader(folder), named_here, time.time(), deliveries)
         return folder
 
 
@@ -205,6 +215,8 @@ def close_execution() -> bool:
     except OSError as error:  # the disk is full: the next run will close this one
         say(f"tracking: {opened.folder}: the run's final status could not be written ({error})")
     os.close(opened.lock)
+    for delivery in opened.deliveries:
+        delivery.end()
     patience = min(LONGEST_WAIT_S, max(SHORTEST_WAIT_S, (time.time() - opened.opened) / 10))
     if this_pod():
         left = grace_left_s()
@@ -214,6 +226,7 @@ def close_execution() -> bool:
     stall = LOCAL_STALL_S if store_file(tracking_uri()) else 0
     delivered = opened.uploader.finish(patience, stall, persist=bool(this_pod()))
     opened.uploader.stop()
+    _finish(opened.deliveries)
     if not delivered and this_pod():
         lost = f"records that {shown_uri()} did not accept are lost with this pod's disk"
         say(f"tracking: {lost}. The stage's artifact is in storage: the next run of the recipe finds and records it")
@@ -224,6 +237,13 @@ def close_execution() -> bool:
     if opened.named_here:
         os.environ.pop("BATON_EXECUTION", None)
     return delivered
+
+
+def _finish(deliveries: list[DeliveryProcess]) -> None:
+    """Wait for the trackers beside MLflow, all of them together for SINK_WAIT_S."""
+    deadline = time.monotonic() + SINK_WAIT_S
+    for delivery in deliveries:
+        delivery.finish(max(0.0, deadline - time.monotonic()))
 
 
 def _status_of_stages(folder: Path) -> str:

@@ -4,6 +4,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from baton.infra.tracking.spool import FINISHED
+
+FILE_CLOCK_S = 0.1  # a killed run's end is its files' mtime, whose clock is coarser
+
 
 @dataclass(frozen=True)
 class Point:
@@ -21,6 +25,12 @@ def points_after(path: Path, offset: int) -> tuple[list[Point], int]:
     """
     lines, end = _complete_lines(path, offset)
     return [*{(point.name, point.step): point for line in lines for point in _points(line)}.values()], end
+
+
+def belongs(time: float, status: str, ended: float | None) -> bool:
+    """Return whether a point of this time is of a run with this status and end, and not of another execution that
+    resumed the job after it."""
+    return ended is None or status == FINISHED or time <= ended + FILE_CLOCK_S
 
 
 def _complete_lines(path: Path, offset: int) -> tuple[list[bytes], int]:

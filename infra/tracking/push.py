@@ -22,7 +22,7 @@ from mlflow.exceptions import MlflowException
 from baton.infra.paths import is_there, located
 from baton.infra.pod import this_pod
 from baton.infra.tracking.datasets import send_lineage
-from baton.infra.tracking.metrics import Point, points_after
+from baton.infra.tracking.metrics import Point, belongs, points_after
 from baton.infra.tracking.mlflow_names import mlflow_name
 from baton.infra.tracking.mlflow_records import (
     ERROR_TAG,
@@ -38,7 +38,6 @@ from baton.infra.tracking.mlflow_records import (
 from baton.infra.tracking.redact import redact_text
 from baton.infra.tracking.spool import (
     FAILED,
-    FINISHED,
     KILLED,
     RUNNING,
     StageRun,
@@ -66,7 +65,6 @@ LONGEST_PARAM = 6000
 LONGEST_TAG = 5000
 LONGEST_NAME = 250
 SEEN_EVERY_S = 60.0
-FILE_CLOCK_S = 0.1  # a killed run's end is its files' mtime, whose clock is coarser
 
 
 @dataclass(frozen=True)
@@ -264,7 +262,7 @@ def _push_metrics(client: MlflowClient, folder: Path, pushed: Pushed, record: Ml
     if offset == pushed.offset:
         return pushed
     newest, values = newest_steps(tracking_uri(), pushed.run_id), repeated_values(tracking_uri(), pushed.run_id)
-    metrics = [_metric(point) for point in points if _belongs(point, record)]
+    metrics = [_metric(point) for point in points if belongs(point.time, record.status, record.ended)]
     for key in {metric.key for metric in metrics if metric.step <= newest.get(metric.key, -1)} - values.keys():
         values[key] = _history(client, pushed.run_id, key)
     # as text, in which NaN equals itself
@@ -413,11 +411,6 @@ def _experiment(uri: str, name: str) -> str:
     if experiment.lifecycle_stage != "active":
         raise PushFailed(f"the experiment {name!r} was deleted; restore it, or set MLFLOW_EXPERIMENT_NAME")
     return str(experiment.experiment_id)
-
-
-def _belongs(point: Point, record: MlflowRecord) -> bool:
-    """Return whether a point is this execution's, not one that another execution added after it resumed the job."""
-    return record.ended is None or record.status == FINISHED or point.time <= record.ended + FILE_CLOCK_S
 
 
 def _metric(point: Point) -> Metric:

@@ -52,6 +52,7 @@ class Execution:
     user: str = ""  # who started it: see annotations.py
     note: str | None = None  # None: it never had one
     tags: dict[str, str] = field(default_factory=dict)  # a removed tag is empty
+    also: list[str] = field(default_factory=list)  # trackers beside MLflow: see sinks/
 
 
 @dataclass(frozen=True)
@@ -235,6 +236,12 @@ def close_if_idle(execution: Path) -> bool:
 def _modified(*paths: Path) -> float:
     """The newest mtime of some files."""
     return max((path.stat().st_mtime for path in paths if is_there(path)), default=0.0)
+
+
+def reopen(execution: Path) -> None:
+    """Remove the marks that MLflow and the trackers beside it have all of an execution."""
+    for mark in (execution / "delivered", *execution.glob("delivered.*")):
+        mark.unlink(missing_ok=True)
 
 
 def is_delivered(execution: Path) -> bool:

@@ -20,6 +20,7 @@ from baton.workflows.checks.sections import FIT, best, decontamination, fields, 
 from baton.workflows.checks.shapes import convertible, head_size, positions, same_model, same_tokenizer, vocabulary_size
 from baton.workflows.checks.stages import functions_of_stages, names_of_stages
 from baton.workflows.checks.tasks import problems_of_tasks
+from baton.workflows.checks.trackers import problems_of_trackers
 from baton.workflows.cluster.pod_defaults import too_small
 from baton.workflows.plan.costs import over_budget
 from baton.workflows.recipe import Recipe, context_of
@@ -57,6 +58,7 @@ CHECKS: dict[str, tuple[Check, ...]] = FOR_A_DAG | {
     "disk": (disk,),
     "placements": (placements, over_budget),
     "pods": (too_small,),
+    "trackers": (problems_of_trackers,),
 }
 
 

@@ -22,7 +22,8 @@ def begin(recipe: R, plan: Sequence[str] = ()) -> R:
     RecipeError."""
     full_recipe: Recipe = with_source_code(recipe)
     dumped = recipe.model_dump(mode="json")
-    begin_execution(recipe.name, dumped, recipe.settings(), plan, full_recipe.model_dump(mode="json"))
+    also = recipe.tracking.also if recipe.tracking else []
+    begin_execution(recipe.name, dumped, recipe.settings(), plan, full_recipe.model_dump(mode="json"), also)
     checked(recipe)
     return recipe if this_pod() is None else fitted(recipe, context_of(recipe))
 

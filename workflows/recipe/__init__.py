@@ -7,7 +7,7 @@ up are in workflows/checks/.
 
 import copy
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, create_model, model_validator
 
@@ -50,6 +50,20 @@ else:
     _Sections = create_model("_Sections", __base__=Spec, **_sections())
 
 
+class TrackingSpec(Spec):
+    """Trackers that get the records of a run. In no cache key: no stage reads it."""
+
+    also: list[Literal["wandb", "trackio", "tensorboard"]] = Field(
+        [], max_length=3, description="Trackers beside MLflow, which get the same records"
+    )
+
+    def problems(self) -> list[Problem]:
+        twice = {name for name in self.also if self.also.count(name) > 1}
+        return [Problem("also", self.also, f"each tracker once, and not {', '.join(sorted(twice))} twice")] * bool(
+            twice
+        )
+
+
 class Recipe(_Sections):
     """One run from raw text to a published model."""
 
@@ -87,6 +101,7 @@ class Recipe(_Sections):
     )
     serve: ServeSpec | None = Field(None, description="Serve the last model with vLLM, query it and measure it")
     publish: PublishSpec | None = Field(None, description="Model card and registry version of the last model")
+    tracking: TrackingSpec | None = Field(None, description="Trackers beside MLflow: W&B, trackio, TensorBoard")
 
     def section(self, kind: type[S]) -> S | None:
         """The section that a spec declares; None: the recipe leaves it out."""
