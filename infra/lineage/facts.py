@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import and_, func, literal, or_, select
 from sqlalchemy.engine import Connection
@@ -256,6 +257,13 @@ def mlflow_page(connection: Connection, run: str) -> str:
     """The address of a run's page in MLflow."""
     experiment = connection.execute(select(RUNS.c.experiment_id).where(RUNS.c.run_uuid == run)).scalar_one()
     return f"/#/experiments/{experiment}/runs/{run}"
+
+
+def mlflow_runs(connection: Connection, execution: str, run: str) -> str:
+    """The address of MLflow's list of the runs of an execution, whose own run is `run`."""
+    experiment = connection.execute(select(RUNS.c.experiment_id).where(RUNS.c.run_uuid == run)).scalar_one()
+    only = quote(f"tags.`baton.execution` = '{execution}'")
+    return f"/#/experiments/{experiment}/runs?searchFilter={only}"
 
 
 def versions(connection: Connection) -> list[dict[str, Any]]:

@@ -111,7 +111,7 @@ class Pages:
             drawing = self._draw(connection, boxes, Marks(), f"The stages of {execution.name}", query)
             live = [run for run in stages if run.live]
             points = {run.title: facts.curves(connection, run.id, only=LIVE_CURVES) for run in live}
-            mlflow = facts.mlflow_page(connection, execution.run_id)
+            mlflow = facts.mlflow_runs(connection, id, execution.run_id)
             params = facts.params(connection, [execution.run_id]).get(execution.run_id, {})
         recipe, repository = reproduce.recipe(params), reproduce.repository(tags)
         settings = _ordered(reproduce.recipe(facts.group(tags, "setting")), recipe)

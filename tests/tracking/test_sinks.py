@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import subprocess
 import sys
 import time
@@ -56,7 +55,8 @@ def sync(*options: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_trackers_get_the_records_that_mlflow_gets(home: Path, tmp_path: Path) -> None:
+def test_trackers_get_the_records_that_mlflow_gets(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("baton.infra.tracking.execution.SINK_WAIT_S", 300.0)  # the machine may be busy
     id = begin_execution("one", {"seed": 1}, also=BOTH)
     spec = {"steps": 40, "optimizer": {"lr": 0.1, "api_key": "hunter2-hunter2"}}
     with tracked("pretrain", tmp_path / "job", spec=spec, inputs={"data": "d" * 64}) as record:
@@ -236,7 +236,11 @@ def test_an_outage_stops_no_run_and_shows_no_key(
     end_execution()
     assert time.monotonic() - started < 60
     error = capfd.readouterr().err
-    assert "tracking: wandb lacks some records" in error and "baton.infra.tracking sync" in error
+    assert (
+        "tracking: wandb lacks some records" in error
+        and "Traceback" not in error
+        and "baton.infra.tracking sync" in error
+    )
     written = [path for path in home.rglob("*") if path.is_file()]
     assert KEY not in error and not any(KEY.encode() in path.read_bytes() for path in written)
     assert log.exists()
@@ -254,6 +258,5 @@ def test_sync_all_sends_everything_again(folder: Path, home: Path, tmp_path: Pat
         path.unlink()
     Delivery("tensorboard", folder).finish()
     assert not [*(home / "tensorboard").rglob("events*")]  # it was delivered
-    os.environ["WANDB_MODE"] = "offline"
     assert sync("--all").returncode == 0
     assert tensorboard_curve(home / "tensorboard" / folder.name / "pretrain", "loss") == approximately(LOSSES)

@@ -27,7 +27,7 @@ def problems_of_trackers(context: RunContext) -> Iterator[Problem]:
     for name in names:
         tracker = TRACKERS[name]
         if not tracker.is_installed():
-            install = command(f"python -m pip install {tracker.package}{tracker.version}")
+            install = command(f"python -m pip install '{tracker.package}{tracker.version}'")
             yield Problem(ALSO, name, f"a tracker whose package is installed: `{install}`")
     if "wandb" in names:
         yield from wandb_problems(os.environ)

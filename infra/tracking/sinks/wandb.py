@@ -94,5 +94,6 @@ class Wandb:
 
 def open_sink() -> Wandb:
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    os.environ.pop("WANDB_SERVICE", None)  # of W&B in the process that started this one
     folder = Path(os.environ.get("WANDB_DIR") or baton_home())
     return Wandb(folder, os.environ.get("WANDB_MODE", "").lower() in OFFLINE)
