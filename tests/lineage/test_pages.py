@@ -7,8 +7,10 @@ import re
 import shutil
 import time
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
+from mlflow import MlflowClient
 from starlette.testclient import TestClient
 
 from baton.infra.lineage.app import alone, with_mlflow
@@ -432,7 +434,12 @@ def test_mlflow_and_baton_are_one_server(store: Stored, monkeypatch: pytest.Monk
     server = TestClient(with_mlflow(), base_url="http://localhost")
     assert store.first in server.get(f"{ROOT}/executions").text
     assert server.get("/health").text == "OK"
-    assert "In MLflow" in server.get(f"{ROOT}/executions/{store.first}").text
+    page = server.get(f"{ROOT}/executions/{store.first}").text
+    link = re.search(r'href="([^"]+)">In MLflow', page)
+    assert link and link[1].partition("runs?searchFilter=")[0] == "/#/experiments/1/"
+    only = unquote(link[1].partition("searchFilter=")[2])
+    runs = MlflowClient(store.uri).search_runs(["1"], only)
+    assert {run.data.tags["baton.execution"] for run in runs} == {store.first}
 
 
 # Malicious names

@@ -179,6 +179,7 @@ def test_two_processes_deliver_an_execution_once(folder: Path, home: Path, tmp_p
     assert wandb_runs(home)["pretrain"].curve("loss") == LOSSES
 
 
+@pytest.mark.long
 def test_the_records_of_a_killed_process_are_delivered_by_sync(home: Path, tmp_path: Path) -> None:
     program = f"""
 import time
@@ -221,13 +222,14 @@ def wait_for_lock(home: Path, tracker: str) -> None:
     pytest.fail(f"the process of {tracker} has not ended")
 
 
+@pytest.mark.long
 def test_an_outage_stops_no_run_and_shows_no_key(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("WANDB_API_KEY", KEY)
-    monkeypatch.setattr("baton.infra.tracking.sinks.process.PAUSE_S", 0.2)
+    monkeypatch.setattr("baton.infra.tracking.execution.SINK_WAIT_S", 3.0)
     begin_execution("one", {}, also=["wandb"])
     log = current_execution("one") / "wandb.log"
     with tracked("pretrain", tmp_path / "job", spec={}, inputs={}):
