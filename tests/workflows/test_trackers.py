@@ -10,7 +10,7 @@ from baton.workflows.checks.trackers import problems_of_trackers
 from baton.workflows.dag.calls import calls
 from baton.workflows.recipe import Recipe, RecipeError, context_of
 
-SECTIONS = {"corpus": {"source": {"kind": "files", "paths": ["/nowhere/a.txt"]}}, "tokenizer": {"vocab_size": 512}}
+SECTIONS = {"corpus": {"source": {"kind": "files", "path": "/nowhere"}}, "tokenizer": {"vocab_size": 512}}
 
 
 def refused(*also: str) -> list[str]:

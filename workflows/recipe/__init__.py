@@ -54,7 +54,7 @@ class TrackingSpec(Spec):
     """Trackers that get the records of a run. In no cache key: no stage reads it."""
 
     also: list[Literal["wandb", "trackio", "tensorboard"]] = Field(
-        [], max_length=3, description="Trackers beside MLflow, which get the same records"
+        [], max_length=3, description="Trackers beside MLflow, which get the same records: wandb, trackio, tensorboard"
     )
 
     def problems(self) -> list[Problem]:
