@@ -70,7 +70,8 @@ def deliver_to_trackers(resend: bool) -> list[str]:
                 is_delivered = process.wait() == 0
             finally:
                 stop_group(process)
-            click.echo(f"{name}: {'delivered' if is_delivered else reason_of(log)}", err=not is_delivered)
+            rest = ", except for what still runs" if is_delivered and waiting_for(name) else ""
+            click.echo(f"{name}: {f'delivered{rest}' if is_delivered else reason_of(log)}", err=not is_delivered)
             lacking += [] if is_delivered else [name]
     return lacking
 

@@ -238,6 +238,12 @@ def _modified(*paths: Path) -> float:
     return max((path.stat().st_mtime for path in paths if is_there(path)), default=0.0)
 
 
+def delivered_mark(tracker: str) -> str:
+    """The name of the file that exists once a tracker beside MLflow has all of an execution. No stage's folder has a
+    dot in its name."""
+    return f"delivered.{tracker}"
+
+
 def reopen(execution: Path) -> None:
     """Remove the marks that MLflow and the trackers beside it have all of an execution."""
     for mark in (execution / "delivered", *execution.glob("delivered.*")):

@@ -1,4 +1,4 @@
-"""`python -m baton.infra.tracking.sinks NAME` delivers the executions that the tracker NAME lacks; with `--watch FOLDER` then
+"""`python -m baton.infra.tracking.sinks NAME` delivers the executions that the tracker NAME lacks; with `--watch FOLDER`, first
 one that runs, until it ends or standard input is closed."""
 
 import sys
@@ -16,9 +16,9 @@ from baton.infra.tracking.sinks.deliver import deliver_left_over, deliver_while_
 @click.option("--watch", type=click.Path(path_type=Path), help="Folder of an execution that runs.")
 def main(name: str, watch: Path | None) -> None:
     redact_tracebacks()
-    failures = deliver_left_over(name, but=watch)
     if watch:
         deliver_while_it_runs(name, watch)
+    failures = deliver_left_over(name)
     sys.exit(1 if failures and not watch else 0)
 
 

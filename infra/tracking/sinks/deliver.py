@@ -15,7 +15,7 @@ from baton.infra.process.file_lock import try_lock
 from baton.infra.progress import say
 from baton.infra.tracking.sinks import TRACKERS, Sink
 from baton.infra.tracking.sinks.runs import Reader, Run
-from baton.infra.tracking.spool import RecordDamaged, close_if_idle, executions, read_execution
+from baton.infra.tracking.spool import RecordDamaged, close_if_idle, delivered_mark, executions, read_execution
 
 PERIOD_S = 2.0  # between two looks at the spool
 STDIN = 0
@@ -26,7 +26,7 @@ def waiting_for(tracker: str) -> list[Path]:
     found = []
     for folder in executions():
         try:
-            if tracker in read_execution(folder).also and not _mark(folder, tracker).exists():
+            if tracker in read_execution(folder).also and not is_delivered(folder, tracker):
                 found.append(folder)
         except RecordDamaged as error:
             say(f"tracking: {error}")
@@ -40,17 +40,18 @@ def forget(execution: Path) -> None:
             note.unlink(missing_ok=True)
 
 
-def _mark(execution: Path, tracker: str) -> Path:
-    return execution / f"delivered.{tracker}"
+def is_delivered(execution: Path, tracker: str) -> bool:
+    """Return whether a tracker has all of an execution."""
+    return (execution / delivered_mark(tracker)).exists()
 
 
-def deliver_left_over(tracker: str, but: Path | None = None) -> int:
+def deliver_left_over(tracker: str) -> int:
     """Deliver the executions that a tracker lacks and on which no process works. Returns the number of those that were
     not delivered, because a record is damaged."""
     failures = 0
     for folder in waiting_for(tracker):
         try:
-            if folder != but and close_if_idle(folder):
+            if close_if_idle(folder):
                 delivery = Delivery(tracker, folder)
                 with delivery.alone() as is_alone:
                     if is_alone:
@@ -119,7 +120,7 @@ class Delivery:
             if run.ended is not None and self._sent.get(run.stage) == run.digest():
                 self._note(run).write_text(run.digest())
         if have_ended:
-            _mark(self.folder, self.tracker).touch()
+            (self.folder / delivered_mark(self.tracker)).touch()
 
     def _note(self, run: Run) -> Path:
         return self.folder / run.stage / f"sent.{self.tracker}"
