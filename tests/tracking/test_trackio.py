@@ -9,6 +9,7 @@ import time
 import venv
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ print(json.dumps({name: SQLiteStorage.get_run_config("baton", name) for name in 
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The Python of an environment with trackio before Baton's packages."""
     folder = tmp_path_factory.mktemp("trackio")
     venv.create(folder, symlinks=True)
@@ -38,10 +39,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([*uv, f"{tracker.package}{tracker.version}"], check=True)
     (place,) = folder.glob("lib/python*/site-packages")
     (place / "baton.pth").write_text(sysconfig.get_path("purelib"))
-    return found
+    return str(found)
 
 
-def test_trackio_gets_each_point_once(home: Path, tmp_path: Path, python: Path) -> None:
+def test_trackio_gets_each_point_once(home: Path, tmp_path: Path, python: str) -> None:
     folder, job = home / "executions" / "20260101-000000-000-abcd", tmp_path / "job"
     execution = Execution(folder.name, "one", {"seed": 1}, {}, "command", time.time(), also=["trackio"])
     write_execution(folder, execution)
@@ -49,7 +50,7 @@ def test_trackio_gets_each_point_once(home: Path, tmp_path: Path, python: Path) 
     write_points(job, range(20))
     environment = os.environ | {"TRACKIO_DIR": str(tmp_path / "store"), "BATON_HOME": str(home)}
     command = [python, "-m", "baton.infra.tracking.sinks", "trackio"]
-    watched = subprocess.Popen([*command, "--watch", folder], env=environment, stdin=subprocess.PIPE)
+    watched = subprocess.Popen([*command, "--watch", str(folder)], env=environment, stdin=subprocess.PIPE)
     while len(points(python, environment)) < 20:
         assert watched.poll() is None
         time.sleep(1)
@@ -67,15 +68,13 @@ def test_trackio_gets_each_point_once(home: Path, tmp_path: Path, python: Path) 
     assert config["lr"] == 0.1 and config["baton"]["execution"] == folder.name and config["status"] == "FINISHED"
 
 
-def points(python: Path, environment: dict[str, str]) -> list[tuple[int, float]]:
+def points(python: str, environment: dict[str, str]) -> list[tuple[int, float]]:
     logs = read(python, environment)[0]
     stage = [name for name in logs if name.endswith(" pretrain")]
     return [(log["step"], log["loss"]) for name in stage for log in logs[name] if "loss" in log]
 
 
-def read(
-    python: Path, environment: dict[str, str]
-) -> tuple[dict[str, list[dict[str, float]]], dict[str, dict[str, object]]]:
+def read(python: str, environment: dict[str, str]) -> tuple[dict[str, list[dict[str, Any]]], dict[str, dict[str, Any]]]:
     """The logs and the configuration of each run, as trackio reads them."""
     done = subprocess.run([python, "-c", CURVES], env=environment, check=True, capture_output=True, text=True)
     logs, configs = done.stdout.splitlines()[-2:]

@@ -8,7 +8,8 @@ from baton.infra.tracking.sinks import TRACKERS
 from baton.workflows.checks.run_context import for_a_cluster
 from baton.workflows.checks.trackers import problems_of_trackers
 from baton.workflows.dag.calls import calls
-from baton.workflows.recipe import Recipe, RecipeError, context_of
+from baton.workflows.recipe import Recipe, context_of
+from baton.workflows.recipe.error import RecipeError
 
 SECTIONS = {"corpus": {"source": {"kind": "files", "path": "/nowhere"}}, "tokenizer": {"vocab_size": 512}}
 
@@ -56,7 +57,9 @@ def test_a_run_on_a_cluster_has_no_tracker_but_mlflow() -> None:
 
 def test_a_recipe_names_each_tracker_once() -> None:
     recipe = Recipe.model_validate({"tracking": {"also": ["wandb", "wandb"]}})
-    assert recipe.tracking and [problem.allowed for problem in recipe.tracking.problems()] == ["each tracker once"]
+    assert recipe.tracking and [problem.allowed for problem in recipe.tracking.problems()] == [
+        "each tracker once, and not wandb twice"
+    ]
     with pytest.raises(RecipeError, match="wandb"):
         Recipe.model_validate({"tracking": {"also": ["wand"]}})
 

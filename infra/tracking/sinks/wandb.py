@@ -50,6 +50,7 @@ class Wandb:
         for opened, _ in self._open.values():
             opened.finish()
         self._open.clear()
+        wandb.teardown()  # waits for W&B's own process, which writes the files after the end of a run
 
     def _may_be_written(self, run: Run) -> bool:
         """Remove the earlier folders of a run that has ended, unless they have rows that are lost."""
