@@ -63,7 +63,3 @@ def _export(named: str, target: str, consent: Consent, base: Path | None) -> str
     done = "pushed to" if pushed.is_new else "is already in"
     visibility = "private" if pushed.private else "public"
     return f"{source}: {done} {pushed.url} ({visibility}), commit {pushed.commit}"
-
-
-if __name__ == "__main__":
-    main()

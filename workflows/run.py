@@ -12,6 +12,7 @@ import click
 
 from baton import HERE
 from baton.infra.errors import UserError
+from baton.infra.tracking.annotations import annotations
 from baton.workflows.recipe.source import RECIPE, SET, SMOKE_OPTION, Source
 
 CONTINUOUS = "continue_training"
@@ -25,6 +26,8 @@ FILES = {"pretrain_to_rl": "pretrain_to_rl.py", CONTINUOUS: "continuous.py", "re
 @click.option("--workflow", type=click.Choice([*FILES]), help="Of a continuous recipe: its night, or refresh_rl.")
 @click.option("--remote", is_flag=True, help="Run on the Flyte cluster that --config names.")
 @click.option("--config", type=click.Path(path_type=Path), help="Flyte's configuration file, for --remote.")
+@click.option("--note", default="", help="Text about this run, shown on its page; in no cache key.")
+@click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="A tag of this run. Repeatable.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the line of pyflyte.")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def main(
@@ -34,6 +37,8 @@ def main(
     workflow: str | None,
     remote: bool,
     config: Path | None,
+    note: str,
+    tags: tuple[str, ...],
     verbose: bool,
     options: tuple[str, ...],
 ) -> None:
@@ -53,6 +58,7 @@ def main(
     ]
     if verbose:
         click.echo(shlex.join(["pyflyte", *words[1:]]), err=True)
+    os.environ.update(annotations(note, tags))
     sys.stdout.flush()
     try:
         os.execv(program, words)

@@ -19,9 +19,9 @@ LAUNCH_PLANS, RECIPE_VARIABLE = "launch_plans.py", "BATON_CONTINUOUS"  # its com
 CONTINUOUS = (LAUNCH_PLANS, "continuous.py")
 POD_COMMANDS = ("pyflyte-execute", "pyflyte-fast-execute")  # in the first pod of an execution on a cluster
 FIRST_TASKS = {  # module and task of the first pod -> the file and workflow that a client runs
-    ("baton.workflows.pretrain_to_rl", "stages"): ("workflows/pretrain_to_rl.py", "pretrain_to_rl"),
-    ("baton.workflows.continuous", "ingest"): ("workflows/continuous.py", "continue_training"),
-    ("baton.workflows.continuous", "refresh"): ("workflows/continuous.py", "refresh_rl"),
+    ("workflows.pretrain_to_rl", "stages"): ("workflows/pretrain_to_rl.py", "pretrain_to_rl"),
+    ("workflows.continuous", "ingest"): ("workflows/continuous.py", "continue_training"),
+    ("workflows.continuous", "refresh"): ("workflows/continuous.py", "refresh_rl"),
 }
 WORKFLOWS = ("pretrain_to_rl.py", *CONTINUOUS)  # Baton's own files
 CONTINUES = (
@@ -72,6 +72,7 @@ def _local_command(words: list[str]) -> list[str]:
     outputs. For a user's own file, WORKFLOW stands for the workflow's name, which a pod's command does not contain."""
     options = dict(pairwise(words))
     module, task = options.get("task-module", ""), options.get("task-name", "")
+    module = module.removeprefix("baton.")  # records of earlier versions lack it
     file, workflow = FIRST_TASKS.get((module, task), (f"{module.replace('.', '/')}.py", "WORKFLOW"))
     return ["pyflyte", "run", file, workflow, "--recipe", RECIPE]
 

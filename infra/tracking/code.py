@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 from blake3 import blake3
 
+from baton import SEARCH_PATH
 from baton.infra.pod import code_archive, this_pod
 from baton.infra.tracking.remote_run import CODE
 
@@ -26,15 +28,24 @@ def code_version() -> dict[str, str]:
         return dict(json.loads(os.environ[CODE])) | archive
     if this_pod() and (registered := code_archive() or os.environ.get("FLYTE_INTERNAL_TASK_VERSION")):
         return {"commit": registered, "dirty": "unknown"}
+    if not (PROJECT / ".git").exists():  # an installed package, which may lie in a user's checkout
+        return {"commit": _installed(), "dirty": "unknown"}
     commit = _git("rev-parse", "--verify", "--quiet", "HEAD")
     if commit is None and _git("rev-parse", "--git-dir") is None:
         return {"commit": "unknown", "dirty": "unknown"}
     changes = _git("diff", "--binary", "HEAD") if commit else b""
     untracked = (_git("ls-files", "--others", "--exclude-standard", "-z") or b"").split(b"\0")[:-1]
-    version = {"commit": commit.decode().strip() if commit else "none", "dirty": "false"}
+    found = {"commit": commit.decode().strip() if commit else "none", "dirty": "false"}
     if changes or untracked or not commit:
-        version |= {"dirty": "true", "diff": _digest(changes or b"", [name.decode() for name in untracked])}
-    return version
+        found |= {"dirty": "true", "diff": _digest(changes or b"", [name.decode() for name in untracked])}
+    return found
+
+
+def _installed() -> str:
+    """Return the version of the installed package, such as "baton-0.1.0"; "unknown" for files without one."""
+    if SEARCH_PATH:
+        return "unknown"
+    return f"baton-{version('baton')}"
 
 
 def _digest(changes: bytes, untracked: list[str]) -> str:

@@ -90,7 +90,3 @@ def _annotate_remote(execution: str, note: str | None, tags: dict[str, str]) -> 
             client.set_tag(found[0].info.run_id, name, value)
     except MlflowException as error:
         raise UserError(f"{shown_uri()}: {str(error)[:300]}") from error
-
-
-if __name__ == "__main__":
-    main()

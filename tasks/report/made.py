@@ -14,8 +14,6 @@ from baton.tasks.models.named import NotNamed, name_model
 from baton.tasks.pages.blocks import List, Section, Text
 from baton.tasks.pages.source import Source
 
-RUN = "pyflyte run workflows/pretrain_to_rl.py pretrain_to_rl"
-
 
 def what_was_made(sources: list[Source], html: Path, places: Mapping[str, str], in_home: bool = True) -> Section:
     """Return the last section in the terminal. `places` are those of the artifacts by digest, of which only some files
@@ -43,7 +41,7 @@ def what_was_made(sources: list[Source], html: Path, places: Mapping[str, str], 
         items += [("To roll the champion back:", command(f"baton rollback {name}")) for name in names]
     else:
         label = "To run a changed copy of the recipe (unchanged stages come from the cache):"
-        items.append((label, command(f"{RUN} --recipe mine.yaml")))
+        items.append((label, command("baton run mine.yaml")))
     return Section("What was made", [*map(Text, texts), List(items)])
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from aiohttp import hdrs, web
 
-from baton.infra.commands import ROOT
+from baton import HERE as PACKAGE
 
-HERE, LINEAGE = Path(__file__).parent / "static", ROOT / "infra/lineage/static"
+HERE, LINEAGE = Path(__file__).parent / "static", PACKAGE / "infra/lineage/static"
 FILES = {
     "/chat": (HERE / "chat.html", "text/html"),
     "/chat/chat.css": (HERE / "chat.css", "text/css"),

@@ -182,7 +182,7 @@ def test_a_scheduled_night_is_reproduced_with_its_recorded_recipe(plan: str) -> 
     [
         ("baton.workflows.pretrain_to_rl", "stages", "workflows/pretrain_to_rl.py pretrain_to_rl"),
         ("baton.workflows.continuous", "ingest", "workflows/continuous.py continue_training"),
-        ("baton.workflows.continuous", "refresh", "workflows/continuous.py refresh_rl"),
+        ("workflows.continuous", "refresh", "workflows/continuous.py refresh_rl"),
         ("mine.chain", "stages", "mine/chain.py WORKFLOW"),
     ],
 )

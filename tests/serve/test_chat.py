@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from baton.tasks.core.manifest import read_manifest, write_manifest
-from baton.tasks.serve.chat.__main__ import main
+from baton.tasks.serve.chat.command import main
 from tests.serve.followed import awaited, digest_of, small_model
 from tests.serve.small_server import app
 from tests.serve.test_proxy import running

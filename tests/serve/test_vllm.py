@@ -174,7 +174,7 @@ def test_two_models_are_chatted_with_side_by_side(home: Path, models: dict[str, 
     with service(home, words) as found:
         awaited(lambda: httpx.get(f"{found.url}/healthz").is_success, 2 * START_S, found.log)
         sampling = ["--beside", f"{found.url}/beside/v1", "--max-tokens", "8", "--temperature", "0"]
-        chat = [sys.executable, "-m", "baton.tasks.serve.chat", found.url, *sampling]
+        chat = [sys.executable, "-m", "baton", "chat", found.url, *sampling]
         said = subprocess.run(chat, input="Hello", capture_output=True, text=True, cwd=ROOT, check=False)
         assert f"== tiny · model {digest_of(models['first'])}\n" in said.stdout
         assert NO_CHAT in said.stderr
@@ -189,7 +189,7 @@ def test_two_models_are_chatted_with_side_by_side(home: Path, models: dict[str, 
 
 
 def test_a_chat_starts_vllm_for_a_model_of_this_machine_and_ends_it(home: Path, models: dict[str, Path]) -> None:  # noqa: F811
-    chat = [sys.executable, "-m", "baton.tasks.serve.chat", str(models["first"]), "--max-tokens", "4"]
+    chat = [sys.executable, "-m", "baton", "chat", str(models["first"]), "--max-tokens", "4"]
     environment = os.environ | {"BATON_HOME": str(home), "HF_HUB_OFFLINE": "1"}
     said = subprocess.run(
         chat, input="Hello", capture_output=True, text=True, cwd=ROOT, env=environment, check=True, timeout=START_S

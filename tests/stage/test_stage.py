@@ -15,7 +15,7 @@ from baton.infra.tracking.remote_run import JOB
 from baton.tasks.core.job import open_job
 from baton.tasks.core.manifest import read_manifest
 from baton.tasks.core.removed import was_removed
-from baton.workflows.gc.__main__ import main as gc
+from baton.workflows.gc.command import main as gc
 from tests import forked
 from tests.stage.engines import CountSpec
 

@@ -15,6 +15,7 @@ from baton.workflows.recipe import Recipe
 from baton.workflows.recipe.error import RecipeError, shown
 from baton.workflows.recipe.text import load
 from tests.shipped import shipped
+from tests.source import ROOT
 from tests.tokenizer_folders import END, PAD, byte_level, folder
 
 Change = Callable[[dict[str, Any]], None]

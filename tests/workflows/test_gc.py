@@ -27,7 +27,7 @@ from baton.tasks.cache_hit import is_missing
 from baton.tasks.core import removed
 from baton.tasks.core.manifest import MANIFEST, read_manifest, write_manifest
 from baton.tasks.core.removed import was_removed
-from baton.workflows.gc.__main__ import main
+from baton.workflows.gc.command import main
 from baton.workflows.gc.found import Item, freed
 from tests.lineage.conftest import recorded
 from tests.lineage.recorded import Stored
@@ -226,7 +226,7 @@ def _add_file(output: Path) -> None:
 
 
 def test_two_at_the_same_time_do_no_harm(home: Path) -> None:
-    words = [sys.executable, "-m", "baton.workflows.gc", "--delete", *ANY_AGE]
+    words = [sys.executable, "-m", "baton", "gc", "--delete", *ANY_AGE]
     both = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
     outputs = [process.communicate()[0] for process in both]
     assert [process.returncode for process in both] == [0, 0], outputs

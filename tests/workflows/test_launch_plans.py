@@ -16,6 +16,7 @@ from flytekit.models.literals import Literal
 from baton import images
 from baton.workflows import launch_plans
 from baton.workflows.continuous_training.recipe import ContinuousRecipe
+from baton.workflows.recipe.text import load
 from baton.workflows.version import version
 from tests.shipped import shipped
 from tests.workflows.flyte_admin import admin

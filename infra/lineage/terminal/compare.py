@@ -69,7 +69,3 @@ def _verdict(row: Page) -> str:
 
 def _cut(value: str | None, most: int) -> str:
     return "–" if value is None else value[:most] if most else value
-
-
-if __name__ == "__main__":
-    main()

@@ -73,7 +73,3 @@ def main(
 
 def _best(best: dict[str, float | str] | None) -> str:
     return f"{best['name']} {measure(float(best['value']), str(best['unit']))}" if best else ""
-
-
-if __name__ == "__main__":
-    main()

@@ -125,7 +125,3 @@ def _show_artifact(page: Page) -> None:
 
 def _more(count: int) -> list[str]:
     return [f"and {count - MOST:,} more"] if count > MOST else []
-
-
-if __name__ == "__main__":
-    main()

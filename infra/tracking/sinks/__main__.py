@@ -1,5 +1,5 @@
-"""`python -m baton.infra.tracking.sinks NAME` delivers the executions that the tracker NAME lacks. With `--watch FOLDER`, it
-first delivers one that runs, until that one ends or standard input is closed."""
+"""`python -m baton.infra.tracking.sinks NAME` delivers the executions that the tracker NAME lacks. With
+`--watch FOLDER`, it first delivers one that runs, until that one ends or standard input is closed."""
 
 import sys
 from pathlib import Path

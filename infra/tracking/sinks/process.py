@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 
+from baton import SEARCH_PATH
 from baton.infra.commands import command
 from baton.infra.paths import baton_home
 from baton.infra.process.logs import end_of
@@ -15,7 +16,6 @@ from baton.infra.progress import say
 from baton.infra.tracking.redact import redact_text
 from baton.infra.tracking.spool import delivered_mark
 
-ROOT = Path(__file__).parents[3]
 PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0  # before a failed process is started again
 SHOWN_CHARACTERS = 300  # of what a failed process has printed last
 CHECK_S = 0.2
@@ -23,7 +23,7 @@ CHECK_S = 0.2
 
 def start_delivery(tracker: str, log: Path, *arguments: str) -> subprocess.Popen[bytes]:
     """Start `python -m baton.infra.tracking.sinks TRACKER ARGUMENTS`, with its output in a file."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [*SEARCH_PATH, os.environ.get("PYTHONPATH")]))
     words = [sys.executable, "-P", "-m", __package__, tracker, *arguments]
     with log.open("wb") as output:
         return start_group(words, output, os.environ | {"PYTHONPATH": path, "BATON_HOME": str(baton_home())})

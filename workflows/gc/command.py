@@ -108,7 +108,3 @@ def _delete(selection: Selection) -> None:
 def _name(item: Item) -> str:
     place = item.place.relative_to(baton_home()).as_posix()
     return f"{place} {item.digest[:12]}".rstrip()
-
-
-if __name__ == "__main__":
-    main()

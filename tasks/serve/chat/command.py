@@ -86,7 +86,3 @@ def _piped() -> str:
     if not text.strip():
         raise UserError("standard input is empty; it has the message, unless it is a terminal")
     return text.removesuffix("\n")
-
-
-if __name__ == "__main__":
-    main()
