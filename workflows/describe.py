@@ -5,6 +5,7 @@ baton describe             all sections
 baton describe pretrain    one section, field (pretrain.model), method (sft) or stage (evaluate-base)
 baton describe --markdown > docs/reference/recipe.md
 baton describe --json-schema > workflows/recipes/schema.json
+baton describe --json          the stages, with what each takes and makes
 """
 
 import json
@@ -20,6 +21,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from baton.infra.flyte.options import OPTIONS
 from baton.infra.placement.config import Placement
 from baton.infra.pod_spec import PodSpec
 from baton.tasks.data.curate_spec import CurateStep
@@ -148,7 +150,11 @@ def _container(field: FieldInfo) -> str:
 @click.argument("sections", nargs=-1, type=PartName(), metavar="[SECTION]...")
 @click.option("--markdown", is_flag=True, help="Print the page of the docs.")
 @click.option("--json-schema", is_flag=True, help="Print the JSON schema for editors.")
-def main(sections: tuple[Part, ...], markdown: bool, json_schema: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the stages, with what each takes and makes.")
+def main(sections: tuple[Part, ...], markdown: bool, json_schema: bool, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(stages(), indent=1))
+        return
     if json_schema:
         print(json.dumps(schema()))
         return
@@ -187,6 +193,32 @@ def schema() -> dict[str, Any]:
     full = ContinuousRecipe.model_json_schema()
     del full["required"]
     return full | {"properties": full["properties"] | Recipe.model_json_schema()["properties"]}
+
+
+def stages() -> dict[str, Any]:
+    """The stages by name: the section with their fields, the inputs with their kinds, and the kind that each makes. A
+    list or a dictionary of inputs has the kind of its items."""
+    from baton.workflows.dag.tasks import TASKS  # imports Flyte
+
+    found = {}
+    for name, task in TASKS.items():
+        takes = {title: of for title, of in task.python_interface.inputs.items() if title not in ("spec", OPTIONS)}
+        (made,) = task.python_interface.outputs.values()
+        kind = getattr(made, "__origin__", made)  # of an Annotated type
+        section = None if name in WITHOUT_FIELDS else SAME.get(name, name)
+        found[name] = {
+            "section": section,
+            "takes": {title: " | ".join(sorted(_kinds_of(of))) for title, of in takes.items()},
+            "makes": kind.__name__,
+            "about": " ".join(str(kind.__doc__).split()),
+        }
+    return {"stages": found, "schema": "baton describe --json-schema"}
+
+
+def _kinds_of(kind: Any) -> set[str]:
+    """Return the names of the artifacts in a type such as list[HFModel] or Corpus | None."""
+    inner = [each for each in get_args(kind) if each is not type(None) and each is not str]
+    return set().union(*map(_kinds_of, inner)) if inner else {kind.__name__}
 
 
 def _markdown() -> Iterator[str]:
