@@ -187,12 +187,14 @@ class FormatConverter:
         for name, old in self.columns.items():
             if old not in row:
                 raise RowError(f"no column {old!r}, which `columns` renames to {name}; the row has {listed(list(row))}")
-        values = {name: row.pop(old) for name, old in self.columns.items()}
+        values = {name: row[old] for name, old in self.columns.items()}  # an old column may have several new names
+        row = {name: value for name, value in row.items() if name not in self.columns.values()}
         self.seen |= {name for name, old in self.columns.items() if old in self.seen}
         for name in values:
             if name in row:
                 raise RowError(f"column {name!r} already exists, but `columns` renames {self.columns[name]!r} to it")
-            note(f"{self.columns[name]} -> {name}")
+            if name != self.columns[name]:
+                note(f"{self.columns[name]} -> {name}")
         return values | row
 
     def _format(self, row: Row) -> Format:

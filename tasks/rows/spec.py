@@ -104,8 +104,8 @@ class RowsSpec(StageSpec):
     )
     columns: dict[str, str | None] = Field(
         default_factory=dict,
-        description="columns to rename, new name: old name, such as {prompt: question}; to leave out, name: null, such "
-        "as {image: null}",
+        description="columns to rename, new name: old name, such as {prompt: question}; one column may get several "
+        "names: {completion: answer, answer: answer}; to leave out, name: null, such as {image: null}",
     )
     format: FormatName | None = Field(
         None, description="format of the rows, if their columns match several; null: detected from the columns"
@@ -142,11 +142,9 @@ class RowsSpec(StageSpec):
         problems = [
             Problem(name, value, "only with a `function`; leave it out") for name, value in only.items() if value
         ]
-        olds = [old for old in self.columns.values() if old is not None]
-        twice = sorted({old for old in olds if olds.count(old) > 1})
-        both = sorted({name for name, old in self.columns.items() if old is None} & {*olds})
-        problems += [Problem("columns", name, "to rename a column or to leave it out, not both") for name in both]
-        return problems + [Problem("columns", old, "each old column is renamed once") for old in twice]
+        olds = {old for old in self.columns.values() if old is not None}
+        both = sorted({name for name, old in self.columns.items() if old is None} & olds)
+        return problems + [Problem("columns", name, "to rename a column or to leave it out, not both") for name in both]
 
     def missing(self) -> list[Problem]:
         """The problems with the source on this machine, by names and sizes; `faults` in first.py checks first rows."""

@@ -284,6 +284,16 @@ def test_text_beside_messages_becomes_a_message() -> None:
     assert mapped({"prompt": [USER], "completion": ANSWER}) == {"prompt": [USER], "completion": [ASSISTANT]}
 
 
+def test_a_column_may_get_two_names() -> None:
+    """One set of rows then serves SFT and a reward that compares with the answer."""
+    twice = {"completion": "answer", "answer": "answer"}
+    assert mapped({"prompt": "2+2=", "answer": "4"}, columns=twice) == {
+        "prompt": "2+2=",
+        "completion": "4",
+        "answer": "4",
+    }
+
+
 def test_columns_are_renamed() -> None:
     renamed = {"prompt": "question", "completion": "answer"}
     assert mapped({"question": "a", "answer": "b", "id": 1}, columns=renamed) == {

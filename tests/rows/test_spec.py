@@ -22,8 +22,8 @@ def test_rows_come_from_one_place(given: dict[str, Any]) -> None:
     assert problem.allowed == "exactly one of path, huggingface, function, the rows' source"
 
 
-def test_a_column_is_renamed_once() -> None:
-    (problem,) = RowsSpec(path="a.jsonl", columns={"prompt": "q", "text": "q"}).problems()
+def test_a_column_is_renamed_or_left_out() -> None:
+    (problem,) = RowsSpec(path="a.jsonl", columns={"prompt": "q", "q": None}).problems()
     assert (problem.path, problem.value) == ("columns", "q")
 
 

@@ -75,6 +75,19 @@ def test_a_built_in_reward_that_finds_no_answer_in_the_rows_is_reported(recipe: 
         checked(Recipe.model_validate(recipe))
 
 
+def test_one_set_of_rows_can_serve_sft_and_a_reward(recipe: dict[str, Any]) -> None:
+    """The refusal names the columns with which both can use it, and they can."""
+    recipe["post_training"].insert(0, {"sft": {"data": "sums", "steps": 2}})
+    with pytest.raises(RecipeError) as caught:
+        checked(Recipe.model_validate(recipe))
+    (problem,) = caught.value.problems
+    columns = {"completion": "answer", "answer": "answer"}
+    assert problem.path == "post_training.0.sft.data"
+    assert "data.sums.columns: {completion: answer, answer: answer}" in problem.allowed
+    recipe["data"]["sums"]["columns"] = columns
+    checked(Recipe.model_validate(recipe))
+
+
 def test_what_runs_elsewhere_is_imported_there(recipe: dict[str, Any]) -> None:
     Path("reward.py").write_text("import nowhere\ndef right(completions, answer): ...\n")
     placed = {"placement": {"accelerators": ["H100:1"], "max_price_per_run": 1000}}

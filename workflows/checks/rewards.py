@@ -35,6 +35,10 @@ def problems_of_rewards(context: RunContext) -> Iterator[Problem]:
                 continue
             for problem in missing_columns(reward, named, _columns(first.rows) | given) if first and first.rows else ():
                 present = f"; those of {data} have {', '.join(problem.value)}"
+                wanted = problem.allowed.rpartition(" ")[2]
+                if "completion" in problem.value and wanted != "completion_ids":
+                    twice = f"{{{wanted}: completion, completion: completion}}"
+                    present += f". If that is the completion, give it both names: data.{data}.columns: {twice}"
                 yield Problem(f"{path}.{number}", reward.label, problem.allowed + present)
 
 

@@ -223,6 +223,10 @@ def _note_few_held_out(name: str, spec: EvaluatorSpec, rows: RowsSpec, first: "F
         say_once(f"evaluate.{name}.prompts: {spec.prompts}: {of_all}: {more}")
 
 
+# columns that usually have the completion of a prompt
+ANSWERED = ("answer", "solution", "response", "output", "target", "ground_truth")
+
+
 def _kind(step: ResolvedStage, first: "First", rows: RowsSpec) -> list[Problem]:
     if first.kind is None or first.kind in step.spec.row_kinds():
         problems = step.spec.rows_problems(first.kind, first.rows) if first.kind else ()
@@ -231,6 +235,10 @@ def _kind(step: ResolvedStage, first: "First", rows: RowsSpec) -> list[Problem]:
             *(problem.under(step.path) for problem in problems),
         ]
     allowed = f"rows of kind {' or '.join(step.spec.row_kinds())}; those of this set are {first.kind}"
+    answers = [name for name in ANSWERED if first.rows and name in first.rows[0]]
+    if first.kind == "prompt" and "prompt_completion" in step.spec.row_kinds() and answers:
+        twice = f"{{completion: {answers[0]}, {answers[0]}: {answers[0]}}}"
+        allowed += f". If {answers[0]} is the completion, give it both names: data.{step.spec.data}.columns: {twice}"
     return [Problem(f"{step.path}.data", step.spec.data, allowed)]
 
 
