@@ -430,7 +430,8 @@ def refuse_absent(image: str) -> None:
 
 def _job_name(template: TaskTemplate, inputs: LiteralMap | None) -> str:
     """Return a name derived from the task, its version, and its inputs as in Flyte's cache key."""
-    identity = blake2b(f"{template.id.name}\0{template.metadata.discovery_version}".encode(), digest_size=6)
+    task = template.id.name.removeprefix("baton.")
+    identity = blake2b(f"{task}\0{template.metadata.discovery_version}".encode(), digest_size=6)
     for name, literal in sorted((inputs.literals if inputs else {}).items()):
         if name == OPTIONS:
             continue

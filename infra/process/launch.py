@@ -139,7 +139,8 @@ class Launch:
 
 def job_directory(engine: Engine, spec: dict[str, Any], digests: dict[str, str]) -> Path:
     """Return a job's folder, identified by what the job computes and never by where it runs."""
-    identity = json.dumps([engine.stage, engine.module, engine.version, spec, digests], sort_keys=True)
+    module = engine.module.removeprefix("baton.")  # so that results of versions without the namespace are found
+    identity = json.dumps([engine.stage, module, engine.version, spec, digests], sort_keys=True)
     return baton_home() / "jobs" / f"{engine.stage}-{blake3(identity.encode()).hexdigest()[:16]}"
 
 

@@ -321,3 +321,9 @@ def test_no_rank_outlives_torchrun(tmp_path: Path) -> None:
         process_of(tmp_path, "torch.distributed.run").kill()
         process.communicate(timeout=PATIENCE_S)
     eventually(lambda: not processes_of(tmp_path), "no process is left")
+
+
+def test_a_job_s_folder_is_that_of_versions_without_the_namespace() -> None:
+    modules = ("baton.tasks.rows.rows", "tasks.rows.rows")
+    new, old = (job_directory(Engine("rows", module, "5"), {"a": 1}, {}) for module in modules)
+    assert new == old
