@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from baton import HERE
+from baton import HERE, SEARCH_PATH
 from baton.infra.errors import UserError
 from baton.infra.tracking.annotations import annotations
 from baton.workflows.recipe.source import RECIPE, SET, SMOKE_OPTION, Source
@@ -42,6 +42,8 @@ def main(
     verbose: bool,
     options: tuple[str, ...],
 ) -> None:
+    for word in options:
+        _refuse_field(word)
     source = Source.parse(recipe).changed(sets, smoke)
     name = workflow or _workflow(source)
     program = Path(sys.executable).with_name("pyflyte")
@@ -56,6 +58,8 @@ def main(
         "--recipe",
         str(source),
     ]
+    if remote and not SEARCH_PATH:
+        click.echo("! pods get the files of this folder alone: their images must have Baton's wheel", err=True)
     if verbose:
         click.echo(shlex.join(["pyflyte", *words[1:]]), err=True)
     os.environ.update(annotations(note, tags))
@@ -83,6 +87,23 @@ def _workflow(source: Source) -> str:
     if source.smoke:
         raise UserError(f"{source.path}: --smoke is for a run, and this is a continuous recipe")
     return CONTINUOUS
+
+
+def _refuse_field(word: str) -> None:
+    """Raise click.UsageError for a field of the recipe as an option, by its name here or in another library."""
+    from baton.tasks.posttrain.methods import METHODS
+    from baton.workflows.recipe import SECTIONS
+    from baton.workflows.recipe.synonyms import FIELDS
+
+    name = word.removeprefix("--").partition("=")[0].replace("-", "_")
+    known = {field for spec in (*SECTIONS.values(), *METHODS.values()) for field in spec.model_fields}
+    if not word.startswith("--") or name not in known | FIELDS.keys():
+        return
+    called = name if name in known else FIELDS[name][0].partition(";")[0]
+    raise click.UsageError(
+        f"no such option: {word}. A field is set in the recipe, where this one is {called}; for a try: "
+        f"--set SECTION.{called}=VALUE, such as --set pretrain.optimizer.lr=1e-3 or --set post_training.0.sft.steps=20"
+    )
 
 
 def _shortest(path: Path) -> str:

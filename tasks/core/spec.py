@@ -75,6 +75,10 @@ class Spec(BaseModel):
                 several = {f"{name}.{number}": text for number, text in enumerate(value)}
                 yield from (several if isinstance(value, list) else {name: value}).items()
 
+    def smoke(self) -> dict[str, Any]:
+        """Return the fields that a smoke run changes, so that it takes a few steps, and their values in it."""
+        return {}
+
     def unused(self, names: Iterable[str], allowed: str) -> list[Problem]:
         """Return problems for those of these fields that differ from their defaults, since they would have no
         effect."""

@@ -25,6 +25,9 @@ class BitsSpec(Spec):
 
     held_out_bytes: int = Field(400_000, ge=4, description="Maximum held-out text per corpus; bytes")  # one character
 
+    def smoke(self) -> dict[str, Any]:
+        return {"held_out_bytes": min(self.held_out_bytes, 20_000)}
+
 
 SCORING = 2  # version of the scoring of lm-eval's tasks; since 2 without the model's thoughts
 
@@ -75,6 +78,9 @@ class EvaluatorSpec(ToolUse):
     )
     few_shot: int | None = Field(None, ge=0, le=100, description="lm-eval's num_fewshot; null: each task's default")
     limit: int | None = Field(None, ge=1, description="Maximum number of documents per lm-eval task; null: all")
+
+    def smoke(self) -> dict[str, Any]:
+        return {"limit": min(self.limit or 4, 4)} if self.lm_eval else {"prompts": min(self.prompts, 8)}
 
     def problems(self) -> list[Problem]:
         if (self.data is None) == (not self.lm_eval):

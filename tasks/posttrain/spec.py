@@ -7,7 +7,7 @@ A method is a file in tasks/posttrain/methods/, whose spec overrides what differ
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 from pydantic import Field
 
@@ -161,6 +161,9 @@ class PostTrainSpec(StageSpec):
 
     layout: TuningLayout = not_identity(TuningLayout(), "Processes, sharding and micro batches")
     survival: Survival = not_identity(Survival(), "How dead or hung processes are handled")
+
+    def smoke(self) -> dict[str, Any]:
+        return {"steps": min(self.steps, 2), "warmup_steps": self.warmup_steps and min(self.warmup_steps, 1)}
 
     def micro_batch(self) -> int:
         """Return the number of examples in one forward and backward pass of a process."""

@@ -1,6 +1,6 @@
 """The spec of AdamW and its learning-rate schedule."""
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
@@ -45,6 +45,12 @@ class OptimizerSpec(Spec):
     eps: float = Field(1e-8, gt=0, lt=1, description="AdamW's epsilon")
     weight_decay: float = Field(0.1, ge=0, le=1, description="Decoupled weight decay; not applied to norms")
     clip_grad: float = Field(1.0, gt=0, description="Global gradient norm to clip to")
+
+    def smoke(self) -> dict[str, Any]:
+        return {
+            "warmup_steps": self.warmup_steps and min(self.warmup_steps, 1),
+            "wsd_decay_steps": min(self.wsd_decay_steps, 1),
+        }
 
     def resolved(self, rate: Rate, steps: int) -> Self:
         """Return a copy in which the rates and the warm-up have values. `rate` is the default for the model."""

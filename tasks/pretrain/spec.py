@@ -7,7 +7,7 @@ its newest checkpoint.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -126,6 +126,14 @@ class PretrainSpec(StageSpec):
         """Return a copy in which the optimizer's fields that depend on the model have values."""
         optimizer = self.optimizer.resolved(self.default_rate(vocab_size, continued), self.steps)
         return self.model_copy(update={"optimizer": optimizer})
+
+    def smoke(self) -> dict[str, Any]:
+        # the full batch needs the most memory
+        return {
+            "steps": min(self.steps, 3),
+            "batch_warmup": None,
+            "validation_sequences": min(self.validation_sequences, 8),
+        }
 
     def device(self) -> str | None:
         return self.layout.device

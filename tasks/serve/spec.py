@@ -1,6 +1,6 @@
 """Spec of a server and of its load test."""
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -21,6 +21,9 @@ class LoadSpec(Spec):
     prompt_tokens: int = Field(128, ge=1, description="Length of a prompt (random tokens); tokens")
     output_tokens: int = Field(64, ge=2, description="Length of a response (end of text is ignored); tokens")
     seed: int = Field(0, ge=0, lt=2**31, description="Seed of the prompts")
+
+    def smoke(self) -> dict[str, Any]:
+        return {"concurrency": self.concurrency[:2], "requests_per_client": 1, "least_requests": 4}
 
     def problems(self) -> list[Problem]:
         problems = [

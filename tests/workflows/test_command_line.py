@@ -37,6 +37,12 @@ def test_an_unknown_command_is_refused() -> None:
     assert done.exit_code == 2 and "No such command 'runn'" in done.output
 
 
+@pytest.mark.parametrize("word", ["--lr", "--steps=5", "--num-train-epochs"])
+def test_a_field_as_an_option_is_refused_with_the_way_to_set_it(word: str) -> None:
+    done = CliRunner().invoke(main, ["run", "recipe.yaml", word, "1"])
+    assert done.exit_code == 2 and "--set post_training.0.sft.steps=20" in " ".join(done.output.split())
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_project_has_no_problems(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

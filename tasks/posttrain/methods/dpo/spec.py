@@ -1,6 +1,6 @@
 """DPO: direct preference optimization (Rafailov et al. 2023, arXiv:2305.18290)."""
 
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -38,6 +38,9 @@ class PairsSpec(Spec):
         "gold", description="the row's own completion, or the model's best; the rejected one is the model's worst"
     )
     gpu_memory_share: float = vllm_share(0.85, "which is closed before training")
+
+    def smoke(self) -> dict[str, Any]:
+        return {"prompts": min(self.prompts, 32)}
 
     def problems(self) -> list[Problem]:
         problems = [problem.under("rewards") for problem in rewards_problems(self.rewards)]
