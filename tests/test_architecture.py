@@ -28,7 +28,7 @@ HEAVY = {
 }  # fmt: skip
 SENDERS_ALONE = {"sky"}  # it sends stages to machines, which do not need it
 INSTALLED_BY_USERS = {"trackio"}  # its pins differ: tests/tracking/test_trackio.py
-MAY_IMPORT_FLYTE = {"tasks.artifacts", "baton.tasks.stage"}
+MAY_IMPORT_FLYTE = {"tasks.artifacts", "tasks.stage"}
 # modules of a stage that other packages may import: the format of an artifact, or work that all must do in the same way
 SHARED = {
     "tasks.convert.load_hf": "a model that a function writes is checked like one that the recipe names",

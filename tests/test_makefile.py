@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.source import ROOT
+from tests.source import ROOT, copy
 
 # the environment of the running Python version, and the other one
 BACKEND, OTHER = ("cpu", "cuda") if sys.version_info < (3, 12) else ("cuda", "cpu")
@@ -27,7 +27,10 @@ def bare_clone(tmp_path: Path) -> Path:
     """A clone with the files that an installation reads, but without an environment."""
     clone = tmp_path / "clone"
     (clone / "images").mkdir(parents=True)
-    for name in ("Makefile", "requirements.in", "requirements.txt", "images/gpu.txt"):
+    copy(clone)
+    for name in (
+        "Makefile", "README.md", "pyproject.toml", "setup.py", "requirements.in", "requirements.txt", "images/gpu.txt"
+    ):  # fmt: skip
         shutil.copy(ROOT / name, clone / name)
     return clone
 

@@ -89,6 +89,19 @@ def test_a_wheel_has_one_top_level_name_and_no_secret_or_test(python: str) -> No
 
 
 @pytest.mark.long
+def test_the_code_that_a_rented_machine_gets_is_that_of_a_clone(python: str, tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from baton.infra.flyte.placed_run import _as_in_a_clone\n"
+        "print(_as_in_a_clone(Path(sys.argv[1])))"
+    )
+    code = Path(ran(python, "-c", program, str(tmp_path), cwd=tmp_path).strip())
+    assert {path.name for path in code.iterdir()} == {"baton", "images", "infra", "tasks", "workflows"}
+    assert ran(sys.executable, "-c", "import baton.tasks.stage as it; print(it.__file__)", cwd=code).startswith(
+        str(code)
+    )
+
+
+@pytest.mark.long
 def test_a_project_with_packages_of_the_same_names_plans_and_runs(project: Path, python: str) -> None:
     below = project / "tasks"
     assert "no problem found" in ran(python, "-m", "baton", "plan", cwd=below)

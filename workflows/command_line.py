@@ -26,9 +26,9 @@ COMMANDS = {
     "gc": ("baton.workflows.gc.command:main", "Show what takes space, and remove what nothing needs."),
     "schedule": ("baton.workflows.schedule:main", "Run the launch plans without a Flyte cluster."),
     "rollback": ("baton.workflows.rollback:main", "Make an earlier champion serve again."),
-    "tracking": ("baton.infra.tracking.command:main", "List or deliver what the tracking server lacks."),
+    "tracking": ("baton.infra.tracking.__main__:main", "List or deliver what the tracking server lacks."),
     "cluster": ("baton.workflows.cluster.command:main", "Check a Flyte cluster before the first run on it."),
-    "images": ("baton.images.command:main", "Build and push the images of pods."),
+    "images": ("baton.images.build:main", "Build and push the images of pods."),
     "version": ("baton.workflows.version:main", "Print the version to register launch plans with."),
     "gpu-check": ("baton.workflows.gpu_check.command:main", "Try and time every stage on this machine's GPU."),
 }

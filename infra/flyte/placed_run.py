@@ -6,6 +6,7 @@ runs in this process.
 
 import asyncio
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from flytekit.extend.backend.utils import is_terminal_phase
 from flytekit.tools.fast_registration import FastPackageOptions, fast_package
 from flytekit.tools.ignore import StandardIgnore
 
+from baton import HERE, SEARCH_PATH
 from baton.infra.errors import UserError
 from baton.infra.flyte.hooks import job_signal_handlers, quiet_s3
 from baton.infra.placement.config import MACHINE_FAULT, NO_IMAGE, UNUSED, Placement
@@ -106,6 +108,18 @@ def jobs_from_here(placement: Placement) -> Iterator[None]:
         yield
 
 
+def _as_in_a_clone(folder: Path) -> Path:
+    """Return the folder of this project's code, of an installed package a copy with the folders of a clone."""
+    if SEARCH_PATH:
+        return PROJECT
+    copy = folder / "code"
+    for name in ("images", "infra", "tasks", "workflows"):
+        shutil.copytree(HERE / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / HERE.name).mkdir()
+    shutil.copy(HERE / "__init__.py", copy / HERE.name)
+    return copy
+
+
 def is_of_this_execution(task: str, job: Any) -> bool:
     """Return whether a job was started by this execution, and not by an earlier one."""
     return is_recorded(current_execution(task), job.name)
@@ -170,7 +184,7 @@ def _code(access: FileAccessProvider, storage: str) -> str:
     """Upload this project's files, named by their digest, as Flyte's fast registration does, and return the address."""
     with TemporaryDirectory() as folder:
         options = FastPackageOptions([_NoHistory], copy_style=CopyFileDetection.ALL)
-        archive = Path(fast_package(PROJECT, folder, options=options))
+        archive = Path(fast_package(_as_in_a_clone(Path(folder)), folder, options=options))
         address = f"{storage}/code/{archive.name}"
         if not access.exists(address):
             access.put_data(str(archive), address)

@@ -9,7 +9,7 @@ import warnings
 
 import click
 
-from baton.infra.tracking.command import close_ended_executions, deliver, undelivered
+from baton.infra.tracking.__main__ import close_ended_executions, deliver, undelivered
 from baton.infra.tracking.store import artifact_location, prepare_client, shown_uri, tracking_uri
 
 LOCAL = ("127.0.0.1", "localhost", "::1", "[::1]")  # the last as requests name it

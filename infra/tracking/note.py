@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from baton.infra.errors import UserError
-from baton.infra.text import escaped
+from baton.infra.text import clause, escaped
 from baton.infra.tracking.annotations import annotate, checked_note, checked_tags, parse_tag
 from baton.infra.tracking.mlflow_records import ANNOTATION_TAG, NOTE_TAG
 from baton.infra.tracking.spool import execution_folder, is_alive, read_execution
@@ -65,7 +65,7 @@ def _deliver(folder: Path) -> None:
     try:
         push_execution(folder)
     except PushFailed as error:
-        click.echo(f"{shown_uri()}: {error}; the next run delivers the note", err=True)
+        click.echo(f"{shown_uri()}: {clause(error)}; the next run delivers the note", err=True)
 
 
 def _annotate_remote(execution: str, note: str | None, tags: dict[str, str]) -> None:

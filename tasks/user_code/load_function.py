@@ -45,7 +45,7 @@ def load_function(folder: Path, module: str, attribute: str, *, in_folder: bool)
     """Import `attribute` of `module`, which is a file below `folder` if `in_folder`, else an installed module. Raises
     Unusable."""
     if in_folder and str(folder) not in sys.path:
-        sys.path.insert(_after_python(), str(folder))
+        _put_first(folder)
         importlib.invalidate_caches()
     try:
         imported = _from_file(folder, module) if in_folder and _is_taken(module) else importlib.import_module(module)
@@ -62,10 +62,12 @@ def load_function(folder: Path, module: str, attribute: str, *, in_folder: bool)
     return function  # type: ignore[no-any-return]
 
 
-def _after_python() -> int:
-    """Return the place on sys.path after Python's own modules, which a user's file such as numbers.py would replace."""
-    library = sysconfig.get_paths()["stdlib"]
-    return max((number for number, place in enumerate(sys.path, 1) if place == library), default=0)
+def _put_first(folder: Path) -> None:
+    """Put a folder before all places of modules but Python's own, which its files (numbers.py) must not replace."""
+    paths = sysconfig.get_paths()
+    library = {paths["stdlib"], paths["platstdlib"], f"{paths['platstdlib']}/lib-dynload"}
+    own = [place for place in sys.path if place in library or place.endswith(".zip")]
+    sys.path[:] = [*own, str(folder), *(place for place in sys.path if place not in own)]
 
 
 def _is_taken(module: str) -> bool:

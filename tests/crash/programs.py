@@ -267,7 +267,7 @@ def _check_registry(inputs: Path, root: Path, acknowledged: Sequence[str]) -> No
     """Check that all acknowledged results exist, once the spool was delivered."""
     from mlflow import MlflowClient
 
-    from baton.infra.tracking.command import deliver, undelivered
+    from baton.infra.tracking.__main__ import deliver, undelivered
     from baton.infra.tracking.spool import executions
     from baton.infra.tracking.store import tracking_uri
 

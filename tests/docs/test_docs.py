@@ -22,7 +22,7 @@ from tests.source import HOUSE, ROOT
 SCHEMA = json.loads((ROOT / "workflows/recipes/schema.json").read_text())
 TARGETS = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.M))
 
-OTHER_COMMANDS = {".", "apt-get", "aws", "docker", "export", "git", "helm", "kubectl", "sky", "uv", "pyflyte"}
+OTHER_COMMANDS = {".", "apt-get", "aws", "cd", "docker", "export", "git", "helm", "kubectl", "sky", "uv", "pyflyte"}
 
 
 def name(item: object) -> str:
@@ -31,6 +31,11 @@ def name(item: object) -> str:
 
 def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+def test_the_index_for_language_models_has_every_page() -> None:
+    listed = set(re.findall(r"\]\(([^)]+)\)", (ROOT / "docs/llms.txt").read_text()))
+    assert listed == {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")} - {"index.md"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

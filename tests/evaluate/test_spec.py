@@ -106,7 +106,7 @@ def test_invalid_evaluations(wrong: dict[str, object]) -> None:
         ({"sums": SUMS | {"rewards": ["match", "match"]}}, "sums.rewards"),
         ({"sums": SUMS | {"lm_eval": ["arc_easy"]}}, "sums"),
         ({"tasks": {"lm_eval": ["nowhere.yaml"]}}, "tasks.lm_eval"),
-        ({"tasks": {"lm_eval": ["arc_easy"], "rewards": ["match"]}}, "baton.tasks.rewards"),
+        ({"tasks": {"lm_eval": ["arc_easy"], "rewards": ["match"]}}, "tasks.rewards"),
         ({"old": SUMS}, "old"),
         ({"two.parts": SUMS}, "two.parts"),
         ({"bits_per_byte": None}, ""),

@@ -11,8 +11,8 @@ import pytest
 from flytekit.configuration import ImageConfig
 
 from baton import images
+from baton.images.build import pin
 from baton.images.builder import DOCKERFILE
-from baton.images.command import pin
 from baton.infra.paths import QUIET
 from tests.source import ROOT, copy, requirements
 from tests.test_requirements import LEFT_OUT, torch_cpu

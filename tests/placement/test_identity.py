@@ -22,7 +22,8 @@ ELSEWHERE = {"accelerators": ["H100:8"], "spot": "spot_first", "max_price_per_ho
 
 
 @pytest.mark.parametrize(
-    "spec", [SFTSpec, DPOSpec, GRPOSpec, *(SECTIONS[name] for name in SECTIONS if name != "post_training")]
+    "spec",
+    [SFTSpec, DPOSpec, GRPOSpec, *(SECTIONS[name] for name in SECTIONS if name not in ("post_training", "tracking"))],
 )
 def test_any_stage_may_be_placed(spec: type) -> None:
     assert issubclass(spec, StageSpec)

@@ -104,7 +104,7 @@ def test_the_text_fits_a_terminal_and_says_where_to_look(run: dict[str, Path], t
     assert len(text.splitlines()) <= 72 and max(map(len, text.split("## What was made")[0].splitlines())) <= 120
     assert str(output / "report.html") in text and str(run["published"]) in text
     assert f"baton ui --store sqlite:///{tmp_path}/home/mlflow.db" in text
-    assert "--recipe" in text
+    assert "baton run mine.yaml`" in text
 
 
 def test_the_terminal_ends_with_the_published_model_its_path_and_the_command_that_serves_it(
@@ -114,7 +114,7 @@ def test_the_terminal_ends_with_the_published_model_its_path_and_the_command_tha
     end = (make_report(tmp_path / "job", run) / "report.md").read_text().partition("## What was made")[2]
     assert "\ngrpo was published as baton-laptop, version 1: grpo is the run's last model.\n" in end
     link = Path("home/models/baton-laptop")
-    assert f"- Published model: `{link}`" in end and f"-m baton.tasks.serve {link}`" in end
+    assert f"- Published model: `{link}`" in end and f"baton serve {link}`" in end
     assert link.resolve() == run["published"]
 
 
@@ -123,7 +123,7 @@ def test_a_name_that_is_taken_leaves_the_path_by_digest(
 ) -> None:
     (tmp_path / "home/models/baton-laptop").mkdir(parents=True)
     text = (make_report(tmp_path / "job", run) / "report.md").read_text()
-    assert f"- Published model: `{run['published']}`" in text and f"-m baton.tasks.serve {run['published']}`" in text
+    assert f"- Published model: `{run['published']}`" in text and f"baton serve {run['published']}`" in text
     assert "the published model has no path by name: " in capsys.readouterr().err
 
 
@@ -131,7 +131,7 @@ def test_a_run_that_publishes_nothing_ends_with_its_last_model(run: dict[str, Pa
     parts = {name: run[name] for name in ("corpus", "base", "sft")}
     end = (make_report(tmp_path / "job", parts) / "report.md").read_text().partition("## What was made")[2]
     assert "sft is the run's last model. The recipe has no `publish`" in end
-    assert f"- Model: `{run['sft']}`" in end and f"-m baton.tasks.serve {run['sft']}`" in end
+    assert f"- Model: `{run['sft']}`" in end and f"baton serve {run['sft']}`" in end
 
 
 def test_each_tuned_model_is_compared_with_the_one_it_started_from(run: dict[str, Path], tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tests.serve.typed import CTRL_C, CTRL_D, Typed, typed
 from tests.source import ROOT
 
 DIGEST, OTHER = "aa" * 32, "bb" * 32
-CHAT, SMALL = "baton.tasks.serve.chat", "tests.serve.chat_small"
+CHAT, SMALL = ("baton", "chat"), ("tests.serve.chat_small",)
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +35,16 @@ def urls() -> Iterator[list[str]]:
 
 
 @contextmanager
-def chat(*words: str, module: str = CHAT, **environment: str) -> Iterator[Typed]:
-    with typed([sys.executable, "-m", module, *words], environment) as found:
+def chat(*words: str, module: tuple[str, ...] = CHAT, **environment: str) -> Iterator[Typed]:
+    with typed([sys.executable, "-m", *module, *words], environment) as found:
         yield found
 
 
-def piped(text: str, *words: str, module: str = CHAT, **environment: str) -> subprocess.CompletedProcess[str]:
+def piped(
+    text: str, *words: str, module: tuple[str, ...] = CHAT, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", module, *words],
+        [sys.executable, "-m", *module, *words],
         input=text, capture_output=True, text=True, cwd=ROOT, env=os.environ | environment, timeout=120, check=False,
     )  # fmt: skip
 

@@ -45,7 +45,7 @@ def logs(s3: str, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, str]:
     """A pod's log, without and with the environment of Baton's task containers."""
     folder = tmp_path_factory.mktemp("pod")
     with tarfile.open(folder / "fast.tar.gz", "w:gz") as tar:
-        for name in ("images", "infra", "tasks", "workflows", "tests/__init__.py", "tests/stage"):
+        for name in ("baton/__init__.py", "images", "infra", "tasks", "workflows", "tests/__init__.py", "tests/stage"):
             tar.add(ROOT / name, name)
     inputs = {"spec": MakeSpec(), OPTIONS: Options()}
     context = FlyteContextManager.current_context()

@@ -140,7 +140,7 @@ def test_a_run_does_not_begin_a_new_store_in_the_place_of_one_that_is_away(home:
     flush(WAIT_S)
     close_execution()
     (home / "mlflow.db").rename(home / "away.db")
-    with pytest.raises(StoreMissing, match=r"(?s)restore the file.*python -m infra\.tracking sync --all"):
+    with pytest.raises(StoreMissing, match=r"(?s)restore the file.*baton tracking sync --all"):
         begin_execution("two", {})
     assert not (home / "mlflow.db").exists()
 
@@ -200,7 +200,7 @@ def test_an_out_of_date_schema_is_an_answer_and_is_not_asked_for_again(home: Pat
 
 COMMANDS = {
     "a run": ["tests.tracking.one_execution", "one", "JOB", "3"],
-    "rollback": ["baton.workflows.rollback", NAME, "--show"],
+    "rollback": ["baton", "rollback", NAME, "--show"],
     "tracking": ["baton.infra.tracking", "sync"],
     "lineage": ["baton.infra.lineage", "--port", "0"],
 }

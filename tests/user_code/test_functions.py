@@ -238,10 +238,10 @@ def test_an_error_of_an_import_says_file_and_line(project: Path, tmp_path: Path)
 
 
 def test_a_name_that_is_taken_is_an_error(project: Path, tmp_path: Path) -> None:
-    (project / "tasks.py").write_text("def f(): ...\n")
+    (project / "baton.py").write_text("def f(): ...\n")
 
-    with pytest.raises(StageError, match=r"the name tasks is taken by .*; rename the file"):
-        function("tasks.py:f").pinned().load(tmp_path / "pod")
+    with pytest.raises(StageError, match=r"the name baton is taken by .*; rename the file"):
+        function("baton.py:f").pinned().load(tmp_path / "pod")
 
 
 def test_source_from_elsewhere_is_written_below_its_folder_only(tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ def test_a_model_of_the_hub_is_planned_for_eight_gpus(hub: dict[str, str], tmp_p
     words = [
         sys.executable,
         "-m",
-        "baton.workflows.plan",
+        "baton",
+        "plan",
         str(tmp_path / "recipe.yaml"),
         "--device",
         "h100:8",

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from baton.tasks.hardware.machine import Machine
 from baton.tasks.hardware.need import MFU
@@ -16,6 +15,7 @@ from baton.workflows.plan.planned import plan
 from baton.workflows.plan.text import text
 from baton.workflows.recipe import Recipe, context_of
 from baton.workflows.recipe.error import RecipeError
+from tests.shipped import shipped
 
 RECIPES = Path(__file__).parents[2] / "workflows" / "recipes"
 # files that only users have
@@ -36,8 +36,7 @@ def allow_hub_models(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read(name: str) -> dict[str, Any]:
-    recipe: dict[str, Any] = yaml.safe_load((RECIPES / f"{name}.yaml").read_text())
-    return recipe
+    return shipped(f"{name}.yaml")
 
 
 def lines(name: str) -> list[str]:

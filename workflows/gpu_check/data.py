@@ -1,8 +1,6 @@
 """The check's data: Python's standard library through the data stages, and rows of it for post-training."""
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from baton.tasks.data.spec import CorpusSpec, ShardsSpec, TokenizerSpec
 from baton.tasks.rows.spec import RowsSpec
@@ -11,6 +9,7 @@ from baton.workflows.gpu_check.step import Check
 
 HELD_OUT = 0.1  # of the documents
 ROWS = 2000
+FUNCTIONS = Path(__file__).with_name("functions")  # no package: they are loaded as a user's files are
 
 
 def data(check: Check) -> None:
@@ -30,19 +29,9 @@ def data(check: Check) -> None:
         tokenizer=tokenizer / "output",
     )
     spec = RowsSpec(
-        function=Function(name=f"{Path(__file__)}:rows"),
+        function=Function(name=f"{FUNCTIONS}/rows.py:rows"),
         documents=True,
         arguments={"prompt": 2 * check.size.prompt, "completion": check.size.new},
         limit=ROWS,
     )
     check.run("baton.tasks.rows.rows", "rows", spec.pinned(), "rows", corpora__0=read)
-
-
-def rows(documents: Iterable[dict[str, Any]], prompt: int, completion: int) -> Iterator[dict[str, str]]:
-    """Cut each document's text into pairs of a prompt and its continuation; lengths in characters."""
-    for document in documents:
-        text, length = document["text"], prompt + completion
-        for begin in range(0, len(text) - length, length):
-            before, after = text[begin : begin + prompt], text[begin + prompt : begin + length]
-            if before.strip() and after.strip():
-                yield {"prompt": before, "completion": after}

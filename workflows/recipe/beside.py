@@ -14,7 +14,7 @@ from baton.workflows.recipe.override import replaced
 
 R = TypeVar("R", bound=Recipe)
 
-FILES_ALONE = ("path", "file", "existing")  # fields that have no names of the hub
+FILES_ALONE = ("path", "file")  # fields that have no names of the hub
 
 
 def from_here(recipe: R, folder: Path) -> tuple[R, list[Problem]]:

@@ -32,7 +32,7 @@ from baton.tasks.core.manifest import ArtifactError
 @click.option(
     "--max-tokens", type=click.IntRange(1), help="Maximum length of an answer, tokens.  [default: the model's context]"
 )
-@click.option("--seed", type=int, help="Seed of the sampling.")
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Seed of the sampling.")
 @click.option("--completion", is_flag=True, help="Send each message as a prompt to continue, without a chat template.")
 def main(
     model: str,

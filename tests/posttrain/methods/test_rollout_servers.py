@@ -158,7 +158,9 @@ def connected(job: Path) -> Connection:
 
 
 def test_a_server_that_cannot_start_is_named_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # a path without Baton
+    (tmp_path / "baton").mkdir()
+    (tmp_path / "baton/__init__.py").touch()  # another package of this name, which is found first
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     with RolloutServers(tmp_path, 1, timeout_s=1) as servers:
         servers.start(["0"], [])

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ LOCAL = "127.0.0.1"
 OPEN_S = 1800.0  # seconds to start an engine and load its model
 POLL_S = 0.5
 DISCONNECT_S = 10.0  # seconds until the connection of a killed engine is closed
+EXIT_S = 5.0  # seconds until an engine that has closed its connection has ended
 RENDEZVOUS = "rollout-servers.json"
 # Environment variables that torchrun sets for its processes
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_", "OMP_NUM_THREADS")
@@ -217,8 +218,17 @@ class RolloutServers:
     def _lost(self, connection: Connection, error: Exception | None, silent_s: float) -> RolloutServerLost:
         """Return the error for a lost engine. `error`: that of its connection, if any."""
         silent = error is None or isinstance(error, BlockingIOError)  # the time limit of `_limit` has passed
-        ending = f"has been silent for {silent_s:.0f} s" if silent else "ended"
-        return RolloutServerLost(ended(self.job_dir, self._names[connection], ending))
+        name = self._names[connection]
+        ending = f"has been silent for {silent_s:.0f} s" if silent else f"ended{self._exit_code(name)}"
+        return RolloutServerLost(ended(self.job_dir, name, ending))
+
+    def _exit_code(self, name: str) -> str:
+        """Return the exit code of an engine that has closed its connection, in words; empty for another machine's."""
+        for number, engine in enumerate(self._local_engines):
+            if str(number) == name:
+                with suppress(subprocess.TimeoutExpired):
+                    return f" with exit code {engine.wait(EXIT_S)}"
+        return ""
 
     def _raise_lost(self, cause: BaseException | None) -> None:
         """Raise RolloutServerLost if an engine of this machine has ended."""

@@ -124,3 +124,7 @@ def deliver(folders: list[Path], resend: bool = False) -> int:
         else:
             click.echo(f"{folder.name}: {'delivered' if delivered else 'another process is delivering it'}")
     return failures
+
+
+if __name__ == "__main__":
+    main()
