@@ -6,7 +6,6 @@ message for the user; tasks/user_code/functions.py has the spec of such a functi
 
 import ctypes
 import importlib
-import importlib.util
 import os
 import re
 import resource
@@ -48,7 +47,7 @@ def load_function(folder: Path, module: str, attribute: str, *, in_folder: bool)
         _put_first(folder)
         importlib.invalidate_caches()
     try:
-        imported = _from_file(folder, module) if in_folder and _is_taken(module) else importlib.import_module(module)
+        imported = importlib.import_module(module)
     except (Exception, SystemExit) as error:
         missing = isinstance(error, ModuleNotFoundError)
         raise Unusable(f"importing {module} raises {described(error, folder)}", missing) from error
@@ -68,20 +67,6 @@ def _put_first(folder: Path) -> None:
     library = {paths["stdlib"], paths["platstdlib"], f"{paths['platstdlib']}/lib-dynload"}
     own = [place for place in sys.path if place in library or place.endswith(".zip")]
     sys.path[:] = [*own, str(folder), *(place for place in sys.path if place not in own)]
-
-
-def _is_taken(module: str) -> bool:
-    return module in sys.stdlib_module_names
-
-
-def _from_file(folder: Path, module: str) -> ModuleType:
-    """Load a file whose name is that of one of Python's modules, under another name."""
-    name = f"user_file_{module}"
-    spec = importlib.util.spec_from_file_location(name, folder / f"{module}.py")
-    assert spec and spec.loader
-    sys.modules[name] = loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
 
 
 def forget(folder: Path) -> None:
