@@ -1,5 +1,6 @@
 """A program in a terminal of its own, which a test types into."""
 
+import codecs
 import os
 import pty
 import select
@@ -7,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tests.source import ROOT
 
@@ -20,6 +21,7 @@ class Typed:
     terminal: int
     shown: str = ""
     read: int = 0  # characters that `sees` has passed
+    decoder: codecs.IncrementalDecoder = field(default_factory=codecs.getincrementaldecoder("utf-8"))  # over reads
 
     def type(self, text: str) -> None:
         os.write(self.terminal, text.encode())
@@ -48,7 +50,7 @@ class Typed:
     def _receive(self) -> None:
         if select.select([self.terminal], [], [], 0.1)[0]:
             try:
-                self.shown += os.read(self.terminal, 65536).decode(errors="replace").replace("\r\n", "\n")
+                self.shown += self.decoder.decode(os.read(self.terminal, 65536)).replace("\r\n", "\n")
             except OSError:  # the program has closed its side
                 time.sleep(0.05)
 
