@@ -1,6 +1,6 @@
 """A project: the folder with a baton.toml, found from any folder below it.
 
-    name = "mine"                              shown by `baton`
+    name = "mine"                              for its readers
     recipe = "recipe.yaml"                     of commands that name none
     home = ".baton"                            BATON_HOME
     tracking = "https://mlflow.example.org"    MLFLOW_TRACKING_URI

@@ -12,15 +12,16 @@ import click
 
 from baton import HERE, SEARCH_PATH
 from baton.infra.errors import UserError
+from baton.infra.flyte.command_line import run_options
 from baton.infra.tracking.annotations import annotations
-from baton.workflows.recipe.source import RECIPE, SET, SMOKE_OPTION, Source
+from baton.workflows.recipe.source import SET, SMOKE_OPTION, Source, recipe_of_project
 
 CONTINUOUS = "continue_training"
 FILES = {"pretrain_to_rl": "pretrain_to_rl.py", CONTINUOUS: "continuous.py", "refresh_rl": "continuous.py"}
 
 
 @click.command(context_settings={"ignore_unknown_options": True}, help=__doc__)
-@RECIPE
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[RECIPE] [PYFLYTE'S OPTIONS]")
 @SET
 @SMOKE_OPTION
 @click.option("--workflow", type=click.Choice([*FILES]), help="Of a continuous recipe: its night, or refresh_rl.")
@@ -29,9 +30,8 @@ FILES = {"pretrain_to_rl": "pretrain_to_rl.py", CONTINUOUS: "continuous.py", "re
 @click.option("--note", default="", help="Text about this run, shown on its page; in no cache key.")
 @click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="A tag of this run. Repeatable.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the line of pyflyte.")
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def main(
-    recipe: str,
+    words: tuple[str, ...],
     sets: tuple[tuple[str, str], ...],
     smoke: bool,
     workflow: str | None,
@@ -40,14 +40,15 @@ def main(
     note: str,
     tags: tuple[str, ...],
     verbose: bool,
-    options: tuple[str, ...],
 ) -> None:
+    named = bool(words) and not words[0].startswith("-")
+    options = words[1:] if named else words
     for word in options:
         _refuse_field(word)
-    source = Source.parse(recipe).changed(sets, smoke)
+    source = Source.parse(words[0] if named else recipe_of_project()).changed(sets, smoke)
     name = workflow or _workflow(source)
     program = Path(sys.executable).with_name("pyflyte")
-    words = [
+    line = [
         str(program),
         *(["--config", str(config)] if config else []),
         "run",
@@ -61,11 +62,11 @@ def main(
     if remote and not SEARCH_PATH:
         click.echo("! pods get the files of this folder alone: their images must have Baton's wheel", err=True)
     if verbose:
-        click.echo(shlex.join(["pyflyte", *words[1:]]), err=True)
+        click.echo(shlex.join(["pyflyte", *line[1:]]), err=True)
     os.environ.update(annotations(note, tags))
     sys.stdout.flush()
     try:
-        os.execv(program, words)
+        os.execv(program, line)
     except OSError as error:
         raise UserError(f"{program}: cannot be started: {error.strerror}. Install Baton's packages again") from error
 
@@ -98,6 +99,8 @@ def _refuse_field(word: str) -> None:
     name = word.removeprefix("--").partition("=")[0].replace("-", "_")
     known = {field for spec in (*SECTIONS.values(), *METHODS.values()) for field in spec.model_fields}
     if not word.startswith("--") or name not in known | FIELDS.keys():
+        return
+    if word.partition("=")[0] in run_options():
         return
     called = name if name in known else FIELDS[name][0].partition(";")[0]
     raise click.UsageError(

@@ -30,6 +30,13 @@ def registration() -> Any:
     )
 
 
+def run_options() -> set[str]:
+    """Return the options of `pyflyte run` itself, such as --name."""
+    from flytekit.clis.sdk_in_container.run import RunLevelParams
+
+    return {name for option in RunLevelParams.options() for name in (*option.opts, *option.secondary_opts)}
+
+
 def console(run: Any) -> str:
     """Return the address of Flyte's console, derived as in `pyflyte run`."""
     from flytekit.configuration import Config

@@ -28,8 +28,8 @@ def code_version() -> dict[str, str]:
         return dict(json.loads(os.environ[CODE])) | archive
     if this_pod() and (registered := code_archive() or os.environ.get("FLYTE_INTERNAL_TASK_VERSION")):
         return {"commit": registered, "dirty": "unknown"}
-    if not (PROJECT / ".git").exists():  # an installed package, which may lie in a user's checkout
-        return {"commit": _installed(), "dirty": "unknown"}
+    if not SEARCH_PATH:  # an installed package, whose folder may be in a user's checkout
+        return {"commit": f"baton-{version('baton')}", "dirty": "unknown"}
     commit = _git("rev-parse", "--verify", "--quiet", "HEAD")
     if commit is None and _git("rev-parse", "--git-dir") is None:
         return {"commit": "unknown", "dirty": "unknown"}
@@ -39,13 +39,6 @@ def code_version() -> dict[str, str]:
     if changes or untracked or not commit:
         found |= {"dirty": "true", "diff": _digest(changes or b"", [name.decode() for name in untracked])}
     return found
-
-
-def _installed() -> str:
-    """Return the version of the installed package, such as "baton-0.1.0"; "unknown" for files without one."""
-    if SEARCH_PATH:
-        return "unknown"
-    return f"baton-{version('baton')}"
 
 
 def _digest(changes: bytes, untracked: list[str]) -> str:

@@ -4,7 +4,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import click
+
+from baton.infra.options import Folder
 from baton.infra.paths import FOLDERS, home_path
 from baton.tasks.core.job import StageError
 from baton.tasks.core.manifest import MANIFEST, ArtifactError, Manifest, read_manifest
@@ -40,12 +44,15 @@ class FoundModel:
 
 
 def find_model(named: str) -> Path:
-    """Return the folder of the model that is named: a folder with a manifest, or in the home folder the newest model of
-    a name, or the one of a digest, of which the first 6 letters suffice. Raises StageError."""
+    """Return the folder of the model that is named: a folder with a manifest, or in the home folder the model that was
+    published last under a name (tasks/models/named.py), else the newest of a name, or the one of a digest, of which the
+    first 6 letters suffice. Raises StageError."""
     folder = Path(named)
     for place in (folder, folder / "output"):
         if (place / MANIFEST).is_file():
             return place
+    if named in model_names():
+        return home_path() / "models" / named
     models = list(_models())
     if of_name := [model for model in models if model.name == named]:
         return max(of_name, key=FoundModel.rank).directory
@@ -60,9 +67,28 @@ def find_model(named: str) -> Path:
             f"{named}: a folder without {MANIFEST}, so no model of a run. Load a folder of Transformers' files with "
             "`start_from` in a recipe, which also checks it"
         )
-    names = sorted({model.name for model in models if model.name})
+    names = sorted({*model_names(), *(model.name for model in models if model.name)})
     known = ", ".join(names[:LISTED]) + (" …" if names[LISTED:] else "") if names else "no model"
     raise StageError(f"{named}: neither a folder nor a model in {home_path()}, which has {known}")
+
+
+def model_names() -> list[str]:
+    """Return the names of the models that have a link."""
+    folder = home_path() / "models"
+    return sorted(path.name for path in folder.iterdir() if path.is_symlink()) if folder.is_dir() else []
+
+
+class ModelFolder(Folder):
+    """The folder of a model: its path, or what `find_model` finds. A link is followed once, so that a service keeps the
+    model with which it started."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        if not Path(value).exists():
+            try:
+                value = find_model(str(value))
+            except StageError as error:
+                self.fail(str(error), param, ctx)
+        return super().convert(value, param, ctx).resolve()
 
 
 def _models() -> Iterator[FoundModel]:

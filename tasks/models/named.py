@@ -6,11 +6,7 @@ Beside the links are the models that a service has fetched, in folders named by 
 import os
 import re
 from pathlib import Path
-from typing import Any
 
-import click
-
-from baton.infra.options import Folder
 from baton.infra.paths import home_path
 from baton.infra.storage.durable import make_folder, replacement
 
@@ -41,23 +37,3 @@ def name_model(name: str, model: Path) -> Path:
     except OSError as error:
         raise NotNamed(f"{link} cannot be a link: {(error.strerror or str(error)).lower()}") from error
     return link
-
-
-def model_names() -> list[str]:
-    """Return the names of the models that have a link."""
-    folder = home_path() / "models"
-    return sorted(path.name for path in folder.iterdir() if path.is_symlink()) if folder.is_dir() else []
-
-
-class ModelFolder(Folder):
-    """The folder of a model: its path, or the name of a published model. A link is followed once, so that a service
-    keeps the model with which it started."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        if NAME.fullmatch(str(value)) and not Path(value).exists():
-            names = model_names()
-            if value not in names:
-                known = f"its models are {', '.join(names)}" if names else "no model was published from it"
-                self.fail(f"{value!r} is neither a folder nor a model of {home_path()}: {known}.", param, ctx)
-            value = home_path() / "models" / value
-        return super().convert(value, param, ctx).resolve()

@@ -24,7 +24,7 @@ from baton.infra.paths import quiet
 from baton.infra.progress import say
 from baton.tasks.core.job import StageError
 from baton.tasks.core.manifest import RECORD, ArtifactError, read_manifest, verify
-from baton.tasks.models.named import ModelFolder
+from baton.tasks.models.find import ModelFolder
 from baton.tasks.publish.spec import ALIAS, RESERVED
 from baton.tasks.serve.active import Active
 from baton.tasks.serve.door import KEY, api_key

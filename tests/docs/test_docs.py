@@ -1,7 +1,6 @@
 """The documentation is correct: its links, files, recipes, Python code and commands."""
 
 import ast
-import importlib
 import json
 import re
 from pathlib import Path
@@ -84,8 +83,7 @@ def test_a_recipe_or_a_part_of_one_is_valid(block: Block, own_files: Path, monke
 def test_python_parses_and_imports_what_exists(block: Block) -> None:
     for node in ast.walk(ast.parse(block.text)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in HOUSE:
-            module = importlib.import_module(node.module or "")
-            assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
+            exec(ast.unparse(node))  # as Python does, which also imports a module of a package
 
 
 def flags_of(command: click.Command) -> set[str]:

@@ -8,7 +8,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from baton.tasks.models.named import ModelFolder, NotNamed, model_names, name_model
+from baton.tasks.models.find import ModelFolder, model_names
+from baton.tasks.models.named import NotNamed, name_model
 from tests.source import ROOT
 
 
@@ -96,9 +97,9 @@ def test_processes_that_name_at_once_leave_one_complete_link(outputs: Path, home
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones(outputs: Path, home: Path) -> None:
-    assert f"'chat' is neither a folder nor a model of {home}: no model was published from it" in asked("chat")
+    assert f"chat: neither a folder nor a model in {home}, which has no model" in asked("chat")
     name_model("sums", outputs / "one")
-    assert f"a model of {home}: its models are sums." in asked("chat")
+    assert f"a model in {home}, which has sums" in asked("chat")
 
 
 def test_a_folder_of_the_current_one_comes_before_a_name(

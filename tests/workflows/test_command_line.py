@@ -43,6 +43,26 @@ def test_a_field_as_an_option_is_refused_with_the_way_to_set_it(word: str) -> No
     assert done.exit_code == 2 and "--set post_training.0.sft.steps=20" in " ".join(done.output.split())
 
 
+@pytest.mark.parametrize(
+    "words", [["recipe.yaml", "--name", "own"], ["--name", "own"], ["recipe.yaml", "--overwrite-cache"]]
+)
+def test_an_option_of_pyflyte_is_passed_on(words: list[str], tmp_path: Path) -> None:
+    """Its own --name is no field of a recipe. Without a recipe, the project's is run."""
+    (tmp_path / "baton.toml").write_text('recipe = "recipe.yaml"')
+    (tmp_path / "recipe.yaml").write_text("start_from: {model: gpt2}")
+    program = tmp_path / "pyflyte"
+    program.write_text('#!/bin/sh\necho "$@"')
+    program.chmod(0o755)
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    code = f"import sys; sys.executable = {str(python)!r}; from baton.workflows.command_line import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "run", *words], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    own = " ".join(word for word in words if word != "recipe.yaml")
+    assert done.stdout.startswith(f"run {own} ") and done.stdout.endswith("pretrain_to_rl --recipe recipe.yaml\n")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_project_has_no_problems(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

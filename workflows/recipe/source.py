@@ -62,16 +62,14 @@ class Change(click.ParamType):
         return field, text
 
 
-def _recipe(context: click.Context, argument: click.Parameter, value: str | None) -> str:
-    """The recipe that a command names, or that of the project."""
-    if value is None and "recipe" in (fields := settings()):
-        return os.path.relpath(fields["recipe"])
-    if value is None:
-        raise click.MissingParameter(ctx=context, param=argument)
-    return value
+def recipe_of_project() -> str:
+    """Return the path of the project's recipe, for commands that name none. Raises click.UsageError."""
+    if "recipe" not in (fields := settings()):
+        raise click.UsageError("Missing argument 'RECIPE', since no baton.toml here or above names one.")
+    return os.path.relpath(fields["recipe"])
 
 
-RECIPE = click.argument("recipe", required=False, callback=_recipe)
+RECIPE = click.argument("recipe", required=False, callback=lambda _, __, value: value or recipe_of_project())
 SET = click.option(
     "--set", "sets", multiple=True, type=Change(), help="Replace a field for this run: pretrain.steps=20. Repeatable."
 )
