@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,15 +92,15 @@ class ModelFolder(Folder):
         return super().convert(value, param, ctx).resolve()
 
 
-def _models() -> Iterator[FoundModel]:
-    """The models in the home folder, each once."""
+def home_artifacts() -> Iterator[tuple[Path, Manifest]]:
+    """Yield the artifacts in the home folder that are not damaged, each once."""
     folders = [path for name in FOLDERS for path in (home_path() / name).glob("*")]
     for place in {path.resolve() for folder in folders for path in (folder, folder / "output")}:
         if place.suffix == ".partial" or not (place / MANIFEST).is_file():
             continue
-        try:
-            manifest = read_manifest(place)
-        except ArtifactError:
-            continue  # a damaged one is not offered
-        if manifest.kind in KINDS:
-            yield FoundModel(place, manifest)
+        with suppress(ArtifactError):
+            yield place, read_manifest(place)
+
+
+def _models() -> Iterator[FoundModel]:
+    return (FoundModel(*each) for each in home_artifacts() if each[1].kind in KINDS)

@@ -4,11 +4,12 @@ import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from baton.infra.paths import FOLDERS, baton_home, home_path
+from baton.infra.paths import baton_home
 from baton.infra.storage.hub import Consent, Pushed, Repository
 from baton.tasks.core.job import Job
 from baton.tasks.core.manifest import MANIFEST, ArtifactError, Manifest, content_digest, file_digest, read_manifest
 from baton.tasks.models.adapter_base import ADAPTER_CONFIG, ModelFolders, open_model
+from baton.tasks.models.find import home_artifacts
 from baton.tasks.publish.card import model_card
 from baton.tasks.publish.chain import chain, reports
 from baton.tasks.publish.copy import CARD, copy_files, copy_model
@@ -80,13 +81,7 @@ def _card(model: ModelFolders, source: Path, manifest: Manifest) -> str:
 
 
 def _artifacts() -> dict[str, Path]:
-    """Return the folders of the home's artifacts by their digests, of equal ones the newest."""
-    folders = [path for name in FOLDERS for path in (home_path() / name).glob("*") if path.suffix != ".partial"]
-    places = [place for path in folders for place in (path, path / "output") if (place / MANIFEST).is_file()]
-    found = {}
-    for place in sorted(places, key=lambda place: (place / MANIFEST).stat().st_mtime):
-        try:
-            found[read_manifest(place).digest] = place
-        except ArtifactError:
-            continue  # of a damaged artifact, the card says nothing
-    return found
+    """Return the folders of the home's artifacts by their digests, of equal ones the newest. The card says nothing of a
+    damaged one."""
+    found = sorted(home_artifacts(), key=lambda each: (each[0] / MANIFEST).stat().st_mtime)
+    return {manifest.digest: place for place, manifest in found}

@@ -27,6 +27,7 @@ from baton.tasks.cache_hit import is_missing
 from baton.tasks.core import removed
 from baton.tasks.core.manifest import MANIFEST, read_manifest, write_manifest
 from baton.tasks.core.removed import was_removed
+from baton.tasks.models.named import name_model
 from baton.workflows.gc.command import main
 from baton.workflows.gc.found import Item, freed
 from tests.lineage.conftest import recorded
@@ -98,6 +99,12 @@ def test_a_removed_artifact_keeps_its_manifest_and_its_record(home: Path, record
 def test_a_champion_stays_whatever_is_asked(home: Path) -> None:
     gc("--delete", *ANY_AGE, "--kind", "hf_model")
     assert gone(home) == {"convert-0.001"}  # the others are a champion and an earlier one
+
+
+def test_a_model_with_a_path_by_name_stays_whatever_is_asked(home: Path) -> None:
+    name_model("mine", output_of(home, "convert-0.001"))
+    gc("--delete", *ANY_AGE, "--kind", "hf_model")
+    assert not gone(home)
 
 
 def test_of_one_run_only_what_it_made_goes(home: Path, recorded: Stored) -> None:

@@ -1,10 +1,12 @@
 """Find out what a home's artifacts are needed for, from the records of its runs and from the model registry."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from baton.infra.errors import UserError
+from baton.infra.paths import home_path
 from baton.infra.tracking.set_aside import OUTCOME_TAG
 from baton.infra.tracking.spool import (
     FINISHED,
@@ -21,6 +23,8 @@ from baton.infra.tracking.spool import (
 from baton.infra.tracking.sqlite_file import store_file
 from baton.infra.tracking.store import tracking_uri
 from baton.tasks.artifacts import kind_of
+from baton.tasks.core.manifest import ArtifactError, read_manifest
+from baton.tasks.models.find import model_names
 
 FINDINGS = ("finding", "page")  # families of artifacts that are small and that reports and comparisons read
 CHAMPIONS = ("champion", "previous")
@@ -63,6 +67,9 @@ def needs() -> Needs:
             newest[execution.name] = execution, stages
     for name, (_, stages) in newest.items():
         _keep_outputs(found, [run for run in stages if _is_finding(run)], f"of the newest run of {name}")
+    for name in model_names():
+        with suppress(ArtifactError):  # a link that leads to none
+            found.required[read_manifest(home_path() / "models" / name).digest] = f"is served by the name {name}"
     for digest, reason, is_required in _registered():
         (found.required if is_required else found.preferred).setdefault(digest, reason)
     return found
