@@ -15,7 +15,7 @@ from baton.infra.tracking.machine import machine
 from baton.infra.tracking.spool import FINISHED, Execution, StageRun, write_execution, write_stage
 from baton.tasks.hardware.machine import Machine
 from baton.workflows.checks.run_context import RunContext
-from baton.workflows.plan import cpu, earlier_runs
+from baton.workflows.plan import cpu
 from baton.workflows.plan.planned import Planned, plan
 from baton.workflows.plan.text import text
 from baton.workflows.recipe import Recipe, context_of
@@ -42,7 +42,6 @@ def ran(home: Path, name: str, seconds: float, steps: int = 40, **changes: Any) 
     write_execution(home / "executions" / name, execution)
     run = StageRun("pretrain", {}, {}, None, {}, {}, STARTED, STARTED + seconds, FINISHED, machine=machine())
     write_stage(home / "executions" / name / "pretrain", replace(run, **changes))
-    earlier_runs._earlier_runs.cache_clear()
 
 
 def pretrain(mfu: float | None = None, steps: int = 40) -> Planned:
@@ -107,7 +106,6 @@ def test_a_damaged_record_is_skipped(home: Path) -> None:
     before = seconds()
     ran(home, "1", 77)
     (home / "executions/1/pretrain/run.json").write_text("{")
-    earlier_runs._earlier_runs.cache_clear()
     assert seconds() == before
 
 

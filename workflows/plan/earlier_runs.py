@@ -3,15 +3,14 @@
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from itertools import islice
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from baton.infra.paths import home_path, located
+from baton.infra.paths import located
 from baton.infra.tracking.machine import machine
 from baton.infra.tracking.spool import (
     FINISHED,
@@ -52,19 +51,18 @@ class EarlierRun:
         return f"as fast as on {time.strftime('%Y-%m-%d', time.localtime(self.started))}"
 
 
-def nearest(stage: str, estimate: float) -> EarlierRun | None:
+def nearest(stage: str, estimate: float, runs: Iterable[EarlierRun]) -> EarlierRun | None:
     """The run of the same stage whose estimate is nearest to `estimate` seconds; of several, the fastest, since other
-    work on the machine only makes them slower. None if no run is similar."""
+    work on the machine only makes them slower. None if no run is similar. `runs`: see `earlier_runs`."""
     similar: dict[EarlierRun, int] = {}
-    for run in _earlier_runs(home_path()):
+    for run in runs:
         distance = round(abs(math.log2(run.estimate / estimate)))
         if run.stage == stage and distance <= FARTHEST:
             similar[run] = distance
     return min(similar, key=lambda run: (similar[run], run.factor), default=None)
 
 
-@cache
-def _earlier_runs(home: Path) -> list[EarlierRun]:
+def earlier_runs() -> list[EarlierRun]:
     """The finished runs of the newest executions in the home."""
     return [run for folder in islice(reversed(executions()), NEWEST) for run in _runs(folder)]
 

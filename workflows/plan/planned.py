@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from baton.tasks.core.spec import StageSpec
@@ -57,10 +58,11 @@ def plan(recipe: Recipe, context: RunContext, mfu: float | None, part: "Part | N
     kind of model."""
     # these import all stages and Flyte: not for an invalid recipe
     from baton.workflows.plan.dry_run import steps_of
-    from baton.workflows.plan.earlier_runs import nearest
-    from baton.workflows.plan.why import why
+    from baton.workflows.plan.earlier_runs import earlier_runs, nearest
+    from baton.workflows.plan.why import finished_jobs, why
 
     steps = steps_of(part.dags, part.given) if part else steps_of([calls(recipe.pinned())])
+    jobs, runs = finished_jobs(), cache(earlier_runs)  # the latter are read only for a stage on this machine's CPU
     facts: dict[str, dict[str, Any]] = {}
     for step in steps:
         facts[step.name] = step.facts
@@ -72,13 +74,15 @@ def plan(recipe: Recipe, context: RunContext, mfu: float | None, part: "Part | N
         place = _place(step.spec, context, quoted) if base else None
         of_data: dict[str, Any] = {"quotes": quoted, "sources": sources, "epochs": epochs}
         of_data |= {"hours": step.spec.expected_hours(), "part": part.heading if part else ""}
-        common = Planned(step.name, step.stage, step.spec, step.after, step.cached, why(step, steps), base, **of_data)
+        reason = why(step, steps, jobs)
+        common = Planned(step.name, step.stage, step.spec, step.after, step.cached, reason, base, **of_data)
         if base is None or place is None:
             yield common
             continue
         needed = need(context, step.spec, place.kernels, place.capacity) or base
         parts = needed.parts(_accelerator(place, needed), mfu)
-        earlier = nearest(step.stage, 3600 * sum(parts.values())) if parts and not needed.gpu and mfu is None else None
+        is_timed = parts and not needed.gpu and mfu is None
+        earlier = nearest(step.stage, 3600 * sum(parts.values()), runs()) if is_timed else None
         if earlier:
             parts = {name: earlier.factor * hours for name, hours in parts.items()}
         yield replace(

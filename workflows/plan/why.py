@@ -2,13 +2,12 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from baton.infra.paths import home_path, located
+from baton.infra.paths import located
 from baton.infra.text import shown
 from baton.infra.tracking.redact import redact_text
 from baton.infra.tracking.spool import FINISHED, RecordDamaged, executions, read_stage, stage_folders
@@ -23,14 +22,14 @@ LONGEST = 60  # characters of a value
 _DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b")
 
 
-def why(step: PlannedStage, steps: Sequence[PlannedStage]) -> str:
+def why(step: PlannedStage, steps: Sequence[PlannedStage], jobs: Mapping[str, Sequence[Path]]) -> str:
     """Return why a stage runs although it has run before: the fields, files and functions that differ, or the inputs.
-    Empty if it is cached, or has not run in this home. `steps`: those of the DAG."""
+    Empty if it is cached, or has not run in this home. `steps`: those of the DAG. `jobs`: see `finished_jobs`."""
     if step.cached or not step.is_cacheable:
         return ""
     if step.is_recomputed:
         return "its files were removed"
-    before = [_Earlier(step, job) for job in _jobs(home_path()).get(step.name, ())]
+    before = [_Earlier(step, job) for job in jobs.get(step.name, ())]
     known = [each for each in before if each.spec is not None]
     if not known:
         return ""
@@ -69,9 +68,9 @@ class _Earlier:
         return step.artifact is not None and step.artifact.key in keys
 
 
-@cache
-def _jobs(home: Path) -> dict[str, list[Path]]:
-    """The folders of the finished jobs of the newest executions, by the title of their stages, the newest first."""
+def finished_jobs() -> dict[str, list[Path]]:
+    """Return the folders of the finished jobs of the newest executions, by the title of their stages, the newest
+    first."""
     jobs: dict[str, dict[Path, None]] = {}
     for execution in islice(reversed(executions()), NEWEST):
         for folder in stage_folders(execution):
